@@ -349,6 +349,8 @@ class ClusterSection(Section):
         for one in self.members:
             if not _calls(one):
                 raise ValueError(f"members has {one!r}, which is not host:port")
+            if one == (self.advertise or str(self.listen)):
+                raise ValueError(f"members has this server's own address, {one!r}: it names the others")
         if self.advertise is not None and not _calls(self.advertise):
             raise ValueError(f"advertise is {self.advertise!r}, not host:port at which the others reach this server")
         if self.advertise is None and not _calls(str(self.listen)):

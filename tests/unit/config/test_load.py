@@ -141,6 +141,10 @@ def test_settings_are_frozen() -> None:
             "[[entitlement]]\nread = ['a']",
             "settings:2: [[entitlement]] number 1 read: must be a valid boolean or a valid string, not ['a']",
         ),
+        (
+            '[cluster]\nregistry = "manual"\nsecret = "0123456789abcdef"\nmembers = ["a:1", "127.0.0.1:8817"]',
+            "[cluster]: members has this server's own address, '127.0.0.1:8817': it names the others",
+        ),
         ("[spark]\nclass_archive = 0", "settings:2: [spark] class_archive: must be a valid boolean, not 0"),
         ('[server]\ndata = "a\\u0000b"', "settings:2: [server] data: 'a\\x00b' is no name of a file: it has a zero"),
         ('[tls]\nca = "a\\u0000b"', "settings:2: [tls] ca: 'a\\x00b' is no name of a file: it has a zero"),
