@@ -344,13 +344,7 @@ class ClusterSection(Section):
             raise ValueError("listen = off: members could not copy the log of this one while it leads")
         if len(self.secret.get_secret_value()) < LEAST_SECRET:
             raise ValueError(f"secret has fewer than {LEAST_SECRET} characters")
-        if self.members and self.registry != "manual":
-            raise ValueError("members goes with registry = 'manual': another register tells who there is")
-        for one in self.members:
-            if not _calls(one):
-                raise ValueError(f"members has {one!r}, which is not host:port")
-            if one == (self.advertise or str(self.listen)):
-                raise ValueError(f"members has this server's own address, {one!r}: it names the others")
+        self._check_members()
         if self.advertise is not None and not _calls(self.advertise):
             raise ValueError(f"advertise is {self.advertise!r}, not host:port at which the others reach this server")
         if self.advertise is None and not _calls(str(self.listen)):
@@ -362,6 +356,15 @@ class ClusterSection(Section):
             there = " and ".join(given)
             raise ValueError(f"{there} without the rest: TLS between members takes certificate, key and ca")
         return self
+
+    def _check_members(self) -> None:
+        if self.members and self.registry != "manual":
+            raise ValueError("members goes with registry = 'manual': another register tells who there is")
+        for one in self.members:
+            if not _calls(one):
+                raise ValueError(f"members has {one!r}, which is not host:port")
+            if one == (self.advertise or str(self.listen)):
+                raise ValueError(f"members has this server's own address, {one!r}: it names the others")
 
     @property
     def tls(self) -> tuple[str, str, str] | None:
