@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-others test-cluster check mypy pyright pyright-whole
+.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-first test-others test-cluster check mypy pyright pyright-whole
 .PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
@@ -67,14 +67,15 @@ INTERLEAVINGS := tests/sim/test_interleavings.py
 test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-others
+	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-first; first=$$?; \
+		$(MAKE) --no-print-directory test-others && [ $$first -eq 0 ]
 
 # Once: an archive of Spark's classes, with which each Java of the tests starts in half the time.
 CLASSES := $(VENV)/spark-of-tests/classes.jsa
 $(CLASSES): | $(STAMP)
 	@PYTHONPATH=tests nice -n 19 $(PYTHON_IN) -W ignore -m spark_java
 
-# Once, too: the bytecode of all tests and of what they load.  Without `make install` it is made while the soak leaves a core
+# Once, too: the bytecode of all tests and of what they load.  Without `make install` it is made while crowds leave a core
 # free: each of the three processes that come after it would make it anew before its first test.
 BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
@@ -84,14 +85,19 @@ test-interleavings: $(STAMP)
 	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
 		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
 
-# A crowd of calls is to be noticed before it fills its door, the soak measures what it sees: these have no other tests
-# beside them, and the soak comes when types and interleavings are done; then come all the rest.  Three at a time keep
-# two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
-ALONE := tests/hostile/test_flight_crowds.py tests/soak
+# A crowd of calls is to be noticed before it fills its door: these have no other tests beside them, but types and
+# interleavings, as have stops under a load that nobody paces.
+FIRST := tests/hostile/test_flight_crowds.py tests/soak/test_siege.py tests/soak/test_stops.py
+test-first: $(STAMP)
+	@$(PYTHON_IN) -m pytest $(FIRST) $(PYTEST_ARGS) || [ $$? -eq 5 ]
+
+# The soak measures what it sees, and begins when all of that has ended, whatever came of it; then come all the rest.
+# Three at a time keep two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
+ALONE := tests/soak/test_soak.py
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
 		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
-			$(addprefix --ignore=,$(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
+			$(addprefix --ignore=,$(FIRST) $(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)
