@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +19,11 @@ from penstock.log.rewrite import Old, Order, plain_order
 from penstock.log.writer import LogSettings
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
+from penstock.server.bulk import reads
 from penstock.server.bulk.process import Bulk
+from penstock.server.bulk.requests import GivenUp
+from penstock.server.flight import record_rows
+from waiting import eventually
 
 SEGMENT = 32 << 20
 GROWTH = 14 << 20
@@ -57,3 +65,35 @@ def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server
         assert resident(pid, "VmHWM") - before < GROWTH
     finally:
         bulk.close()
+
+
+def test_rows_are_put_in_order_by_few_reads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """32 of one user, of 4,000 records, took the 2 GiB that all reads have, and each of them failed."""
+    begun, on, lock = list[int](), threading.Event(), threading.Lock()
+
+    def rows() -> Iterator[str]:
+        with lock:
+            begun.append(1)
+        on.wait(20)
+        yield "row"
+
+    monkeypatch.setattr(reads, "LOOK_S", 0.01)
+    monkeypatch.setattr(reads, "History", lambda *_: None)
+    monkeypatch.setattr(record_rows, "records", lambda *_: (None, rows()))
+
+    def read(order: list[str], gone: bool = False) -> list[object]:
+        request = SimpleNamespace(view=None, most=1, notes={}, gone=lambda: gone)
+        command = {"topic": "records", "order_by": order}
+        return list(reads.sow(request, command, True, True, b"", b"")[1])  # type: ignore[arg-type]
+
+    with ThreadPoolExecutor(8) as pool:
+        some = [pool.submit(read, ["/id"]) for _ in range(6)]
+        eventually(lambda: len(begun) == reads.ORDERED_AT_ONCE)
+        with pytest.raises(GivenUp):
+            read(["/id"], gone=True)
+        assert len(begun) == reads.ORDERED_AT_ONCE
+        others = pool.submit(read, [])
+        eventually(lambda: len(begun) == reads.ORDERED_AT_ONCE + 1, "those without an order do not wait")
+        on.set()
+        assert [one.result(20) for one in (*some, others)] == 7 * [["row"]]
+    assert len(begun) == 7
