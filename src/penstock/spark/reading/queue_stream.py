@@ -75,6 +75,7 @@ class QueueStreamReader(LimitedStreamReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Settle what ended at `start`, and take the next batch; `start` again when nothing is ready."""
         batch = self.place(start, "batch")
+        lost = self._is_elsewhere(batch)
         most = self.rows_max(limit)
         wait = f"{int(IDLE_S * 1000)}ms"
         if self._until is not None:
@@ -84,7 +85,7 @@ class QueueStreamReader(LimitedStreamReader):
                 self._settle(batch)  # nothing more is taken, and what is done is settled
                 return start
         least = self.rows_min(limit)
-        answer = self._plan(batch, most, None if least is None else min(least, most), wait)
+        answer = self._plan(batch, most, None if least is None else min(least, most), wait, lost=lost)
         end, rows = int(answer["batch"]), int(answer["rows"])
         if not rows and end <= (batch or self.floor):
             return start
@@ -94,17 +95,19 @@ class QueueStreamReader(LimitedStreamReader):
         self.taken()
         return {"batch": end, "stream": self.stream, "origin": self.origin}
 
-    def _plan(self, batch: int, most: int, least: int | None, wait: str) -> dict[str, Any]:
-        epoch, lost = self.opened(), None
-        if not batch and self.floor:
-            if not self.options.continue_lost:
-                raise PreconditionFailed(self._lost())
-            lost = None if self._elsewhere else True
-            self._elsewhere = True
-        start = batch or self.floor
+    def _is_elsewhere(self, batch: int) -> bool:
+        """Whether the query has no checkpoint of a stream that has moved on, the first time that this is seen."""
+        if batch or not self.floor:
+            return False
+        if not self.options.continue_lost:
+            raise PreconditionFailed(self._lost())
+        first, self._elsewhere = not self._elsewhere, True
+        return first
+
+    def _plan(self, batch: int, most: int, least: int | None, wait: str, *, lost: bool) -> dict[str, Any]:
         return self.server.act(
-            "plan", stream=self.stream, epoch=epoch, start=start, max_rows=most, min_rows=least, wait=wait,
-            lost=lost, beside=self.options.beside or None,
+            "plan", stream=self.stream, epoch=self.opened(), start=batch or self.floor, max_rows=most, min_rows=least,
+            wait=wait, lost=lost or None, beside=self.options.beside or None,
         )  # fmt: skip
 
     def _lost(self) -> str:
