@@ -6,9 +6,14 @@ import fcntl
 import os
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
+import pyspark
 import pytest
+from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 
+from penstock.errors import SettingsError
 from penstock.spark import class_archive, sessions
 from penstock.spark.sessions import ClassArchive
 
@@ -43,9 +48,16 @@ def test_it_is_of_one_java_in_the_user_s_cache(java: str, tmp_path: Path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert ClassArchive.of(java).folder == tmp_path / ".cache" / "penstock" / made.folder.name
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    jar = tmp_path / "pyspark" / "jars" / "spark-core.jar"
+    jar.parent.mkdir(parents=True)
+    jar.touch()
+    with_jars = ClassArchive.of(java)
+    os.utime(jar, (1, 1))  # the same PySpark was installed again: Java takes no archive of other files
+    names = {made.folder.name, with_jars.folder.name, ClassArchive.of(java).folder.name}
     Path(java).unlink()
     Path(java).symlink_to("/bin/sh")  # another Java is at its place
-    assert ClassArchive.of(java).folder.name != made.folder.name
+    assert len({*names, ClassArchive.of(java).folder.name}) == 4
 
 
 def test_a_session_on_this_machine_takes_the_one_that_is_there(java: str, archive: ClassArchive) -> None:
@@ -77,6 +89,27 @@ def test_java_goes_on_without_one_that_it_does_not_take(archive: ClassArchive, t
     ran = subprocess.run([sessions.find_java(), *options, "-version"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "")
     assert 'version "' in ran.stderr
+
+
+@pytest.mark.parametrize("is_to_blame", [True, False])
+def test_one_that_java_dies_of_goes(
+    is_to_blame: bool, archive: ClassArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    died = PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+    builder = Mock()
+    builder.config.return_value = builder
+    builder.getOrCreate.side_effect = [died, "a session" if is_to_blame else died]
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    wanted = {**LOCAL, sessions.JAVA_OPTIONS: f"{archive.options(tmp_path / 'logging')} -Dmine=1"}
+    if is_to_blame:
+        assert sessions._begun_with(archive, builder, wanted) == "a session"  # pyright: ignore[reportPrivateUsage]
+    else:
+        with pytest.raises(SettingsError, match="its Java has ended"):
+            sessions._begun_with(archive, builder, wanted)  # pyright: ignore[reportPrivateUsage]
+    [(name, options)] = [call.args for call in builder.config.call_args_list]
+    assert name == sessions.JAVA_OPTIONS
+    assert options == f"{sessions.SILENT} -Dlog4j2.configurationFile={tmp_path / 'logging'} -Dmine=1"
+    assert [path.name for path in archive.folder.glob("classes.*")] == ([] if is_to_blame else ["classes.jsa"])
 
 
 def test_it_notes_when_it_was_used_and_those_used_last_are_kept(

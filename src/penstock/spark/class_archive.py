@@ -100,6 +100,8 @@ def make(archive: ClassArchive) -> None:
             gateway.shutdown()
             gateway.proc.stdin.close()
             gateway.proc.wait(END_S)
+    with part.open("rb") as file:  # Java does not end well with one that a power cut has cut short
+        os.fsync(file.fileno())
     part.rename(archive.file)
 
 

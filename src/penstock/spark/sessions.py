@@ -49,7 +49,7 @@ SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive of one Java and one PySpark."""
+    """The archive of one Java and one PySpark, as their files are: Java takes none of other jars."""
 
     folder: Path
 
@@ -59,7 +59,9 @@ class ClassArchive:
         import pyspark
 
         program, spark = Path(java).resolve(), Path(pyspark.__file__).resolve().parent
-        name = repr((str(program), program.stat().st_mtime_ns, str(spark), pyspark.__version__, sys.executable))
+        files = [(jar.name, jar.stat()) for jar in sorted((spark / "jars").glob("*.jar"))]
+        jars = [(name, one.st_size, one.st_mtime_ns) for name, one in files]
+        name = repr((str(program), program.stat().st_mtime_ns, str(spark), pyspark.__version__, sys.executable, jars))
         cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         return cls(cache / "penstock" / f"spark-{sha256(name.encode()).hexdigest()[:16]}")
 
@@ -86,7 +88,12 @@ class ClassArchive:
 
     def options(self, logging: Path) -> str:
         """Of a Java that takes it.  logging: the file that says what is logged, which may not be on the class path."""
-        return f"-XX:SharedArchiveFile={self.file} {SILENT} -Dlog4j2.configurationFile={logging}"
+        return f"{self.taking} {SILENT} -Dlog4j2.configurationFile={logging}"
+
+    @property
+    def taking(self) -> str:
+        """The option that has Java take it."""
+        return f"-XX:SharedArchiveFile={self.file}"
 
 
 CHECKPOINT_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -187,7 +194,36 @@ def session(
     builder: Any = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
+    if archive:
+        return _begun_with(archive, builder, wanted)
     return _begun(builder, wanted["spark.master"])
+
+
+def _begun_with(archive: ClassArchive, builder: Any, wanted: Mapping[str, str]) -> Any:
+    """A session that takes the archive.  One that Java dies of goes, and the session begins without it.
+
+    Java maps a file that is shorter than it says, and is ended by the system when it reads on.
+    """
+    from pyspark import SparkContext
+
+    gateways: Any = SparkContext
+    try:
+        return _begun(builder, wanted["spark.master"])
+    except SettingsError:
+        if gateways._gateway is not None:  # Java runs
+            raise
+    aside = archive.file.with_suffix(".aside")
+    with suppress(OSError):  # another session has done so
+        archive.file.rename(aside)
+    others = wanted[JAVA_OPTIONS].replace(archive.taking, "").strip()
+    try:
+        begun = _begun(builder.config(JAVA_OPTIONS, others), wanted["spark.master"])
+    except SettingsError:
+        with suppress(OSError):  # it was not to blame
+            aside.rename(archive.file)
+        raise
+    aside.unlink(missing_ok=True)
+    return begun
 
 
 def _begun(builder: Any, master: str) -> Any:
