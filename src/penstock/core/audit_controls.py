@@ -239,7 +239,8 @@ class StreamAudit:
         queue = self._queues.get(stream.queue)
         if stream.mode == "queue" and queue is not None:
             stream.plans[batch] = row.pairs
-            queue.events.append(_happened(row.pairs, row, Kind.PLAN))
+            if not queue.once[-1][1]:  # else they went before the plan names them
+                queue.events.append(_happened(row.pairs, row, Kind.PLAN))
 
     def _settle(self, stream: _Stream, row: Row) -> None:
         batch = row.number("batch")

@@ -26,6 +26,8 @@ from penstock.records.entries import Group, Publishes
 from penstock.records.kinds import NO_ROUTE, Kind
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.server.asking.scanning import matching
+from penstock.testing import Broker
+from penstock.testing.instance import Instance
 from unit.cli.forging import PERSISTENT, T0, Forger, Still, back_without_a_lease, two_holders
 
 
@@ -327,6 +329,29 @@ def test_a_stream_as_it_should_be(forger: Forger) -> None:
     report = forger.report()
     assert not report.findings
     assert report.counts["stream batches"] == 1
+
+
+def test_a_batch_of_an_at_most_once_queue_went_before_it_was_planned() -> None:
+    once = {"name": "q", "semantics": "at-most-once", "fairness_model": "round-robin", "deliver": "durable"}
+    with Broker({"queue": [once]}) as broker:
+        for number in range(3):
+            broker.publish("q", str(number))
+
+        def plan(instance: Instance) -> DurableState:
+            core, now = instance.core, instance.engine.now()
+            opened = core.streams.open(now, "s", core.queue("/", "q"))
+            for done in range(2):
+                assert core.streams.plan(now, "s", opened.epoch, done, 2).chunks
+            instance.make_durable()
+            return core.durable_state()
+
+        state, found = broker.command(plan), audit_module.Audit()
+        assert broker.instance is not None
+        for rows in broker.instance.log.batches(0, state.last_lsn + 1):
+            found.feed(rows)
+    report = found.finish(state)
+    assert not report.findings
+    assert report.counts["stream batches"] == 2
 
 
 def _overlapping(f: Forger) -> None:
