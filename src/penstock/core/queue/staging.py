@@ -203,6 +203,8 @@ class Keys:
 
     def among(self, chunk: Chunk) -> Iterable[int]:
         """Those of the living messages of a chunk whose keys are known; some that are gone may be among them."""
+        if isinstance(chunk, range):
+            return self.known(chunk.start, chunk.stop)
         known = self._known.among(chunk) if self._known.count and len(chunk) else range(0)
         if not self._late:
             return known

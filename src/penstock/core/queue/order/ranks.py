@@ -174,18 +174,16 @@ class Ranks:
 
     def among(self, chunk: Chunk) -> Chunk:
         """Those of the chunk that were added and not forgotten."""
+        if isinstance(chunk, range):
+            return self.between(chunk.start, chunk.stop)
         out = list[Ints]()
         lsns = view(chunk)
         first = max(bisect_right(self._firsts, chunk[0]) - 1, 0)
         for block in self._blocks[first : bisect_right(self._firsts, chunk[-1])]:
             held = view(block.lsns)
-            low, high = np.searchsorted(held, (lsns[0], lsns[-1] + 1)).tolist()
-            if isinstance(chunk, range):
-                out.append(held[low:high])
-            else:
-                part = lsns[slice(*np.searchsorted(lsns, (held[0], held[-1] + 1)).tolist())]
-                at = np.minimum(np.searchsorted(held, part), len(held) - 1)
-                out.append(part[held[at] == part])
+            part = lsns[slice(*np.searchsorted(lsns, (held[0], held[-1] + 1)).tolist())]
+            at = np.minimum(np.searchsorted(held, part), len(held) - 1)
+            out.append(part[held[at] == part])
         return as_chunk(to_array(np.concatenate(out))) if out else range(0)
 
     def between(self, first: int, stop: int) -> Chunk:
