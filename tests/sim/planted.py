@@ -6,13 +6,23 @@ Each has one mistake of the kind that upkeep beside appends invites: something t
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
+import pytest
+
+from penstock.core.state.durable import DurableState
+from penstock.core.state.queue_state import QueueState
 from penstock.log.rewrite import Made
 from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimFile
 from penstock.log.writer import Commit
+from penstock.records.entries import Control, Entry, Group
+from penstock.records.kinds import Kind
+from penstock.server.flight.handover import Answer, Handover
 from penstock.server.upkeep.keeper import Keeper
+from penstock.testing.instance import TellingLog
 from sim.stepdisk import StepFile
 from sim.upkeep_house import House
 
@@ -160,3 +170,95 @@ def found_in_turn(houses: Sequence[type[House]], first: int, chains: int) -> int
             print(f"{house.__name__} was not found")
             status = 0
     return status
+
+
+# -- servers with a mistake in one command, for walks that are killed
+
+Spoil = Callable[[pytest.MonkeyPatch], None]
+
+
+def _appending(spoiled: Callable[[TellingLog, Entry], list[Entry]], monkeypatch: pytest.MonkeyPatch) -> None:
+    append = TellingLog.append
+
+    def spoils(log: TellingLog, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
+        append(log, [one for entry in entries for one in spoiled(log, entry)], urgent=urgent, sync=sync)
+
+    monkeypatch.setattr(TellingLog, "append", spoils)
+
+
+def _unwritten(*kinds: Kind) -> Spoil:
+    """What such a record would say is so until the server dies."""
+
+    def mute(one: Entry) -> Entry:
+        if isinstance(one, Group):
+            return Group([mute(part) for part in one.entries])  # type: ignore[misc]
+        if isinstance(one, Control) and one.kind in kinds:
+            return Control(Kind.MARK, "", lsn=one.lsn, time=one.time)
+        return one
+
+    return partial(_appending, lambda _, one: [mute(one)])
+
+
+def _apart(kind: Kind) -> Spoil:
+    """Each part of a group with such a record is written by itself."""
+
+    def parted(log: TellingLog, one: Entry) -> list[Entry]:
+        if not isinstance(one, Group) or kind not in {part.kind for part in one.entries if isinstance(part, Control)}:
+            return [one]
+        for part in one.entries:
+            TellingLog.__base__.append(log, [part])  # type: ignore[union-attr]
+            log.flush()
+        return []
+
+    return partial(_appending, parted)
+
+
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked is answered when it is decided."""
+
+    def at_once(self: Handover, lsn: int, answer: Answer[object], value: object, when: object = None) -> None:
+        self.forget(answer)
+        answer.give(value)
+
+    monkeypatch.setattr(Handover, "when_durable", at_once)
+
+
+def _checkpoint_without(field: str) -> Spoil:
+    """A checkpoint leaves out what is of queues."""
+
+    def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
+        encode = DurableState.encode
+
+        def shortened(state: DurableState) -> bytes:
+            queues = {
+                number: replace(one, **{field: getattr(QueueState(0, "", ""), field)})
+                for number, one in state.queues.items()
+            }
+            return encode(replace(state, queues=queues))
+
+        monkeypatch.setattr(DurableState, "encode", shortened)
+
+    return spoil
+
+
+SPOILED: Mapping[str, Spoil] = {
+    "purges are not written": _unwritten(Kind.PURGE),
+    "withdrawals are not written": _unwritten(Kind.DROP),
+    "alters are not written": _unwritten(Kind.QUEUE_ALTER),
+    "deletes are not written": _unwritten(Kind.QUEUE_DELETE),
+    "removals of records are not written": _unwritten(Kind.SOW_DROP),
+    "times to wait are not written": _unwritten(Kind.RESCHEDULE),
+    "pauses are not written": _unwritten(Kind.PAUSE),
+    "policies are not written": _unwritten(Kind.POLICY, Kind.POLICY_DELETE),
+    "batches are not written": _unwritten(Kind.PLAN),
+    "acks of what is not there are not written": _unwritten(Kind.DEFER),
+    "keys that replace are not written": _unwritten(Kind.KEYED),
+    "keys that keep out are not written": _unwritten(Kind.DEDUP),
+    "numbers of publishers are not written": _unwritten(Kind.PUBLISHERS),
+    "moves come apart": _apart(Kind.EXPIRE),
+    "transactions come apart": _apart(Kind.TRANSACTION),
+    "all is answered too early": _hasty,
+    "checkpoints forget pauses": _checkpoint_without("paused"),
+    "checkpoints forget keys": _checkpoint_without("taken"),
+}
+"""What each is, and how it is planted."""
