@@ -118,8 +118,8 @@ def test_a_folder_that_cannot_be_written_at_a_start_is_said_as_it_is_later(
         )
 
 
-async def trouble_of(secret: bytes, tls: Shown | None, leaders: Shown | None) -> tuple[str, str]:
-    """What a member says of itself once its leader has ended the call, and where the leader is."""
+async def trouble_of(secret: bytes, tls: Shown | None, leaders: Shown | None, *, leads: bool = True) -> tuple[str, str]:
+    """What a member says of itself once its leader, or who may know of one, has ended the call; and where that is."""
     loop, over = asyncio.get_running_loop(), asyncio.Event()
     leader = await loop.create_server(
         lambda: Peer(b"one", SimpleNamespace(), lambda _: None, lambda: None, calls=False),  # type: ignore[arg-type]
@@ -127,12 +127,29 @@ async def trouble_of(secret: bytes, tls: Shown | None, leaders: Shown | None) ->
     )  # fmt: skip
     address = f"127.0.0.1:{leader.sockets[0].getsockname()[1]}"
     world: Any = object.__new__(Process)
-    world._secret, world._tls, world._member = secret, tls, SimpleNamespace(trouble="")
-    await world._call(address, lambda _: None, over.set, leads=True)
+    world._secret, world._tls, world._unheard = secret, tls, {}
+    known = SimpleNamespace(cluster="")
+    world._member = SimpleNamespace(trouble="", known=known, terms=SimpleNamespace(manual=True))
+    await world._call(address, lambda _: None, over.set, leads=leads)
     async with asyncio.timeout(30):
         await over.wait()
     leader.close()
+    if not leads:
+        world._reading, world._calls, world._loop = False, [], loop
+        world._register = SimpleNamespace(read=lambda: Kept(0, b""))
+        with ThreadPoolExecutor(1) as world._pool:
+            await world._read()
     return world._member.trouble, address
+
+
+async def test_who_waits_for_other_members_says_why_they_said_nothing() -> None:
+    """Where a person decides who leads: told to make a cluster, who had one and a wrong secret would have had two."""
+    trouble, address = await trouble_of(b"another", None, None, leads=False)
+    assert trouble == (
+        f"no other member has told who leads: the member at {address} ended the call: it has another secret, or is of "
+        "an older version; only where there is no cluster yet, run `penstock cluster init` with the settings of one "
+        "member, and name its address in `members` in those of the others"
+    )
 
 
 async def test_a_member_with_another_secret_than_the_leaders_says_so_itself() -> None:

@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -113,14 +113,19 @@ def _claim(state: ClusterState) -> tuple[str, int] | None:
     return None if state.leader is None else (state.members[state.leader].name, state.term)
 
 
-def empty(cluster: str, *, manual: bool) -> str:
-    """What is to be done about a register that has nothing.  cluster: of this folder; empty: none yet."""
+def empty(cluster: str, *, manual: bool, unheard: Iterable[str] = ()) -> str:
+    """What is to be done about a register that has nothing.  cluster: of this folder; empty: none yet.
+
+    unheard: why others that were called said nothing: to make a cluster beside theirs helps nobody.
+    """
     if cluster and not manual:
         return (
             f"the register is empty, and this folder is of cluster {cluster}: bring the register back; if it is lost, "
             "stop all members, and `penstock cluster init --lost-register` with the one whose log is the newest"
         )
     told = "the register is empty: run" if not manual else "no other member has told who leads: run"
+    if why := "; ".join(unheard):
+        told = f"no other member has told who leads: {why}; only where there is no cluster yet, run"
     told += " `penstock cluster init` with the settings of one member"
     return told + (", and name its address in `members` in those of the others" if manual else "")
 
@@ -174,6 +179,7 @@ class Process:
         self._sock, self._server = sock, server
         self._asked = asked
         self._secret = asked["secret"].encode()
+        self._unheard = dict[str, str]()  # address of a member that was called last in vain -> why
         self._tls: Files | None = None
         if asked["tls"] is not None:
             from penstock.server.sockets.certificates import Files  # heavy, and of no use without TLS
@@ -264,29 +270,36 @@ class Process:
     async def _call(
         self, address: str, taken: Callable[[Peer], None], failed: Callable[[], None], *, leads: bool
     ) -> None:
-        """Connect to another member.  leads: it is who leads, and why it cannot be reached is told."""
+        """Connect to another member.  leads: it is who leads, and why it cannot be reached is told at once."""
+        who = "the leader" if leads else "the member"
+
+        def in_vain(why: str) -> None:
+            self._unheard[address] = why
+            if leads:
+                self._member.trouble = why
 
         def made() -> Peer:
             def ended() -> None:
-                if leads and peer.asked:
-                    self._member.trouble = (
-                        f"the leader at {address} ended the call: it has another secret, or is of an older version"
-                    )
-                elif leads and self._tls is not None:  # which ends well on our side before the other one looks
-                    self._member.trouble = (
-                        f"the leader at {address} ended the call and said nothing: it does not take this member's "
+                if peer.asked:
+                    in_vain(f"{who} at {address} ended the call: it has another secret, or is of an older version")
+                elif self._tls is not None:  # which ends well on our side before the other one looks
+                    in_vain(
+                        f"{who} at {address} ended the call and said nothing: it does not take this member's "
                         "certificate, and its output says why, or has just ended"
                     )
                 failed()
 
-            peer = Peer(self._secret, self._member, taken, ended, calls=True)
+            def known(peer: Peer) -> None:
+                self._unheard.pop(address, None)
+                taken(peer)
+
+            peer = Peer(self._secret, self._member, known, ended, calls=True)
             return peer
 
         try:
             await reach(made, address, self._tls)
         except Unavailable as error:
-            if leads:
-                self._member.trouble = f"the leader at {error}"
+            in_vain(f"{who} at {error}")
             failed()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -328,7 +341,9 @@ class Process:
         finally:
             self._reading = False
         if not kept.value:
-            self._member.trouble = empty(self._member.known.cluster, manual=self._member.terms.manual)
+            known, manual = self._member.known, self._member.terms.manual
+            unheard = (why for _, why in sorted(self._unheard.items())) if manual else ()
+            self._member.trouble = empty(known.cluster, manual=manual, unheard=unheard)
             return
         try:
             state = decode(kept.value)
