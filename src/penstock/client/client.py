@@ -45,7 +45,7 @@ from penstock.client.urls import parse_urls, reason_of
 from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavailable
 from penstock.units import Duration, seconds_of
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.flight.failures import error_from
+from penstock.wire.flight.failures import AWAY, error_from
 from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
@@ -102,7 +102,7 @@ def _reason(text: str, seconds: float | None) -> str:
     """What gRPC found in the end, without the words that it wraps around it."""
     if "Deadline Exceeded" in text and seconds is not None:
         return f"nothing was heard from there for {seconds:g} s"
-    last = text.rpartition("with message: ")[2].rpartition("last error: ")[2]
+    last = text.removeprefix(AWAY).rpartition("with message: ")[2].rpartition("last error: ")[2]
     return re.sub(r"^[A-Z]+: ", "", last)
 
 

@@ -44,7 +44,7 @@ from penstock.errors import (
 )
 from penstock.units import Duration, format_address, seconds_of
 from penstock.wire.fields import write_json
-from penstock.wire.flight.failures import decode_error, lost
+from penstock.wire.flight.failures import UNREACHED, decode_error, lost
 
 _INSTEAD = "or start it with another method of multiprocessing than 'fork'"
 
@@ -280,7 +280,7 @@ def crowded(error: PenstockError) -> bool:
 def never_came(error: PenstockError) -> bool:
     """Whether nobody did anything for a call that failed: no connection came about, or to one who only follows."""
     text = str(error)
-    return isinstance(error, NotLeading) or "ailed to connect to" in text or " none serves: " in text
+    return isinstance(error, NotLeading) or UNREACHED in text or " none serves: " in text
 
 
 class Link:

@@ -94,8 +94,15 @@ def error_from(info: dict[str, object]) -> PenstockError:
     return kind(message)
 
 
+AWAY = "no server answers: "
+
+UNREACHED = "ailed to connect to"
+"""What gRPC says, at the beginning of a sentence or in one, where no connection came about."""
+
+
 def lost(text: str) -> Unavailable:
     """The connection failed under a call."""
     told = text.split(". gRPC client debug context")[0].split(". Detail:")[0]
     before, _, last = told.rpartition("last error: ")
-    return Unavailable((last.partition(": ")[2] if before else told)[:500])
+    why = (last.partition(": ")[2] if before else told)[:500]
+    return Unavailable(f"{AWAY}{why}" if UNREACHED in text else why)
