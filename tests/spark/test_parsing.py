@@ -251,3 +251,14 @@ def test_odd_bodies_say_what_they_say_to_every_reader(name: str) -> None:
         found = text if text is None or isinstance(there, str) else json.loads(text)
         assert found == there
         assert error is None or there is None
+
+
+def test_bodies_that_all_have_escapes_are_read_in_whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    bodies = [b'{"\\u0061": "%d \\u00e9 \\ud83d\\ude00 \\"", "b": "\\ud83d\\ude00"}' % n for n in range(9)]
+    monkeypatch.setattr(BodyParser, "_one_by_one", lambda *_: pytest.fail("an object was made of each body"))
+    assert parsed(pa.string(), bodies) == ([f'{n} é 😀 "' for n in range(9)], [None] * 9)
+    monkeypatch.undo()
+    for odd in (b'{"a": "\\ud83d"}', b'{"a": "x", "b": "\\x"}', b'{"a": "x", "\\ude00": 1}'):
+        values, errors = parsed(pa.string(), [*bodies, odd])
+        assert [error is None for error in errors] == [True] * 9 + [False]
+        assert values[-1] is None

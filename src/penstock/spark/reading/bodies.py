@@ -145,7 +145,8 @@ class BodyParser:
         for way in (self._apart, self._whole) if self._mixed else (self._whole, self._apart):
             if self._quick and (found := way(bodies)) is not None:
                 return found
-        return self._one_by_one(bodies, properties)
+        columns = self._at_once(bodies, escapes=True)
+        return self._one_by_one(bodies, properties) if columns is None else (columns, [None] * len(bodies))
 
     def _whole(self, bodies: Column) -> tuple[dict[str, Column], Errors] | None:
         columns = self._at_once(bodies)
@@ -181,11 +182,15 @@ class BodyParser:
             columns = {name: cast("Any", column).take(good) for name, column in columns.items()}
         return columns, rows.errors
 
-    def _at_once(self, bodies: Column) -> dict[str, Column] | None:
-        """The columns of a batch of good bodies by the first reader that makes them; None where each is to be read."""
-        if not self._quick or not is_plain(bodies):
+    def _at_once(self, bodies: Column, *, escapes: bool = False) -> dict[str, Column] | None:
+        """The columns of a batch of good bodies by the first reader that makes them; None where each is to be read.
+
+        escapes: of one whose bodies have some, as most of them do.
+        """
+        readers = [one for one in self._quick if not escapes or isinstance(one, PlainBodies)]
+        if not readers or (escapes and is_plain(bodies)) or not is_plain(bodies, escapes=escapes):
             return None
-        for reader in list(self._quick):
+        for reader in readers:
             try:
                 found = reader.columns(bodies)
             except MemoryError:

@@ -78,8 +78,11 @@ class PlainBodies:
         }
 
 
-def is_plain(bodies: Column) -> bool:
-    """Whether all readers agree on what the texts and the objects of a batch are."""
+def is_plain(bodies: Column, *, escapes: bool = False) -> bool:
+    """Whether all readers agree on what the texts and the objects of a batch are.
+
+    escapes: those that make an object of a body, all of which take the same escapes for the same letters.
+    """
     given: Any = bodies
     if not len(given) or given.null_count:
         return False
@@ -89,7 +92,7 @@ def is_plain(bodies: Column) -> bool:
     if data is None or first == last or int(np.diff(ends).max()) > BODY_MOST:
         return False
     letters = np.frombuffer(data, np.uint8, last - first, first)
-    if int(letters.min()) < ord(" ") or (letters == ord("\\")).any():
+    if int(letters.min()) < ord(" ") or (not escapes and (letters == ord("\\")).any()):
         return False
     return int(letters.max()) <= MOST_OF_ASCII or _is_text(given)
 
@@ -141,6 +144,8 @@ ZERO, EXPONENT, TO_LOWER = ord("0"), ord("e"), 0x20
 
 
 def _has_exponent(letters: Any) -> bool:
-    """Whether an `e` stands behind a digit, as in a number or in many a name."""
-    behind = letters[:-1][(letters[1:] | TO_LOWER) == EXPONENT]
-    return bool((behind - ZERO < 10).any())
+    """Whether an `e` stands between a digit and, a letter on, two more, as in an exponent of three digits."""
+    found = np.flatnonzero((letters[1:-3] | TO_LOWER) == EXPONENT)
+    for step in (0, 3, 4):
+        found = found[letters[found + step] - ZERO < 10]
+    return bool(len(found))
