@@ -76,7 +76,7 @@ $(CLASSES): | $(STAMP)
 	@PYTHONPATH=tests nice -n 19 $(PYTHON_IN) -W ignore -m spark_java
 
 # Once, too: the bytecode of all tests and of what they load.  Without `make install` it is made while crowds leave a core
-# free: each of the three processes that come after it would make it anew before its first test.
+# free: each of the four processes that come after it would make it anew before its first test.
 BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
@@ -92,11 +92,11 @@ test-first: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(FIRST) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 # The soak measures what it sees, and begins when all of that has ended, whatever came of it; then come all the rest.
-# Three at a time keep two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
+# Four at a time keep two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
 ALONE := tests/soak/test_soak.py
 test-others: $(STAMP)
 	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
-		$(PYTHON_IN) -m pytest -n 3 --dist loadscope --no-loadscope-reorder \
+		$(PYTHON_IN) -m pytest -n 4 --dist loadscope --no-loadscope-reorder \
 			$(addprefix --ignore=,$(FIRST) $(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
 
 test-cluster: $(STAMP)
