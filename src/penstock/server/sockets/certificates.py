@@ -157,7 +157,7 @@ class Files(NamedTuple):
     ca: str | None
 
     def read(self) -> Pems:
-        """Raises SettingsError."""
+        """What they hold now.  Raises SettingsError for what cannot be used."""
         chain, key = self._read("certificate", self.certificate), self._read("key", self.key)
         ca = None if self.ca is None else self._read("ca", self.ca)
         if b"PRIVATE KEY-----" not in key:
@@ -270,7 +270,7 @@ class Ends:
             self._beat()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look at the files no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

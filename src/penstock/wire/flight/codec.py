@@ -115,13 +115,11 @@ def properties_of(columns: Mapping[str, pa.Array[Any]], rows: int, what: str) ->
     present = [name for name in _HEADER_COLUMNS if name in columns and columns[name].null_count < rows]
     if not present or not rows:
         return PLAIN
-    if "headers" in present and columns["headers"].nbytes > PROPERTIES_MOST:
-        _refuse_long(columns["headers"], what)
     codes: Any = None
     values: list[list[object]] = []
     spread = 1
     for name in present:
-        distinct, code = _distinct(name, columns[name])
+        distinct, code = _distinct(name, columns[name], what)
         values.append(distinct)
         spread *= len(distinct)
         if spread >= 1 << 62:
@@ -150,9 +148,11 @@ def _refuse_long(headers: pa.Array[Any], what: str) -> None:
         raise InvalidArgument(f"{what}: the headers of a message have {longest} bytes, {PROPERTIES_MOST} are allowed")
 
 
-def _distinct(name: str, column: pa.Array[Any]) -> tuple[list[object], Any]:
+def _distinct(name: str, column: pa.Array[Any], what: str) -> tuple[list[object], Any]:
     """Distinct values and the place of each row's among them, int64."""
     if name == "headers":
+        if column.nbytes > PROPERTIES_MOST:
+            _refuse_long(column, what)
         places = dict[object, int]()
         code = np.fromiter(
             (places.setdefault(None if not item else tuple(item), len(places)) for item in column.to_pylist()),
