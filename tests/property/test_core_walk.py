@@ -19,9 +19,9 @@ from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
-from penstock.core.state.durable import DurableState, canonical
 from penstock.errors import PenstockError
 from penstock.records.entries import Publishes
+from sim.killed_seen import plainly
 from unit.core.world import World, header
 
 WALKS, STEPS = 4, 40
@@ -171,15 +171,7 @@ class Walk:
         folded = self.world.folded()
         assert not audit.finish(folded).findings
         if not any(queue.dying for queue in self.world.core.queues()):  # these stand where they stood before
-            assert plain(folded) == plain(self.world.core.durable_state())
-
-
-def plain(state: DurableState) -> DurableState:
-    """In one form, without the ranks, which a start works out again."""
-    out = canonical(state)
-    for queue in out.queues.values():
-        queue.columns.pop("rank", None)
-    return out
+            assert plainly(folded) == plainly(self.world.core.durable_state())
 
 
 def test_walks_over_the_whole_core(effort: int) -> None:

@@ -218,7 +218,7 @@ def port(name: str, address: Address, server: int | None = None) -> Finding:
 
 def certificates(settings: Settings) -> Iterator[Finding]:
     """Of the doors, of the cluster and of each link: whether the files can be used, and how long."""
-    from penstock.server.sockets.certificates import DOORS, of_settings
+    from penstock.server.sockets.certificates import DOORS, LINK, of_settings
 
     for whose, files in of_settings(settings):
         what = "TLS certificate" if whose == DOORS else f"TLS certificate, {whose}"
@@ -230,7 +230,7 @@ def certificates(settings: Settings) -> Iterator[Finding]:
         now, hosts = datetime.now(UTC), ", ".join(found.names) or "no host"
         told = f"{files.certificate}: {found.subject}, for {hosts}, {found.days_left(now):g} days left"
         why = found.complaint(now)
-        if why is None and not found.names and not whose.startswith("link"):
+        if why is None and not found.names and files.section != LINK:
             why = "names no host or address of the server (subjectAltName): clients that verify it refuse it"
         yield Finding(what, "poor" if why else "good", told, f"{files.certificate} {why}" if why else "")
 

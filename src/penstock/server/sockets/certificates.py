@@ -247,16 +247,27 @@ NAGGING_S = 86_400.0
 """A certificate that ends soon is told of once a day."""
 
 
-class Ends:
+class Watch:
+    """Of files, by a timer of the loop."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _loop: asyncio.AbstractEventLoop
+    _pool: Executor
+
+    def stop(self) -> None:
+        """Look at the files no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Ends(Watch):
     """Of one server: when the certificates end that it shows to other servers.  For the loop's thread."""
 
     def __init__(self, settings: Settings) -> None:
         self._files = [(whose, files) for whose, files in of_settings(settings) if whose != DOORS]
         self._found = dict[str, Certificate]()
         self._nagged: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._pool: Executor
 
     def seconds_left(self) -> dict[str, float]:
         """Of each that can be read, by whose it is: `cluster`, `link NAME`; negative when it has ended."""
@@ -268,12 +279,6 @@ class Ends:
         self._loop, self._pool = loop, pool
         if self._files:
             self._beat()
-
-    def stop(self) -> None:
-        """Look at the files no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._beat)

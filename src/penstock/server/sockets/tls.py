@@ -23,6 +23,7 @@ from penstock.server.sockets.certificates import (
     Certificate,
     Files,
     Stamp,
+    Watch,
     common_name,
     read_der,
     told_of,
@@ -108,7 +109,7 @@ logger = logging.getLogger("penstock.server.tls")
 LOOK_S = 10.0
 
 
-class Keeper:
+class Keeper(Watch):
     """Of one server.  `identity` is for any thread."""
 
     def __init__(self, section: TlsSection) -> None:
@@ -119,9 +120,6 @@ class Keeper:
         self._section = section
         self._bad: Stamp | None = None  # files that could not be used
         self._told: Stamp | None = None  # the same, when it was said
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop
-        self._pool: Executor
         self._nagged = 0.0
         self._looking = False
         self._owed: list[Callable[[Identity], object]] = []  # who is still to be told of the one in use
@@ -176,12 +174,6 @@ class Keeper:
         self._loop, self._pool = loop, pool
         self._nagged = loop.time()
         self._timer = loop.call_later(LOOK_S, self._beat)
-
-    def stop(self) -> None:
-        """Look at the files no more; the thread ends."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(LOOK_S, self._beat)
