@@ -2,7 +2,7 @@
 # Everything runs from .venv, which `install` makes and refreshes when pyproject.toml changes.
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demo-cluster demo-sites test test-interleavings test-first test-others test-cluster check mypy pyright pyright-whole
+.PHONY: help install demo demo-cluster demo-sites test pytest test-cluster check mypy pyright pyright-whole
 .PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
@@ -60,44 +60,28 @@ mypy pyright: $(STAMP)
 pyright-whole: $(STAMP)
 	@nice -n 19 $(VENV)/bin/pyright src tests/typing
 
-# What fails keeps nothing else from being run: one run tells of everything.  Types and interleavings know no clock: at the
-# lowest priority they take what the tests beside them leave of the cores, and are told in one piece when they end.  Status 5: PYTEST_ARGS chose nothing.
+# What fails keeps nothing else from being run: one run tells of everything.  Types know no clock: at the lowest priority
+# they take what the tests beside them leave of the cores.  tests/sharing.py says which tests go beside which, and why five
+# processes keep two cores busy.  Status 5: PYTEST_ARGS chose nothing.
 # Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
-INTERLEAVINGS := tests/sim/test_interleavings.py
 test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE) mypy pyright test-interleavings test-first; first=$$?; \
-		$(MAKE) --no-print-directory test-others && [ $$first -eq 0 ]
+	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE)
+	@$(MAKE) --no-print-directory -j --keep-going mypy pyright pytest
 
 # Once: an archive of Spark's classes, with which each Java of the tests starts in half the time.
 CLASSES := $(VENV)/spark-of-tests/classes.jsa
 $(CLASSES): | $(STAMP)
 	@PYTHONPATH=tests nice -n 19 $(PYTHON_IN) -W ignore -m spark_java
 
-# Once, too: the bytecode of all tests and of what they load.  Without `make install` it is made while crowds leave a core
-# free: each of the four processes that come after it would make it anew before its first test.
+# Once, too: the bytecode of all tests and of what they load, which each of the processes would else make before its first test.
 BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
 
-test-interleavings: $(STAMP)
-	@said=$$(nice -n 19 $(PYTHON_IN) -m pytest -q $(INTERLEAVINGS) $(PYTEST_ARGS) 2>&1); status=$$?; \
-		echo "$$said"; [ $$status -eq 0 ] || [ $$status -eq 5 ]
-
-# A crowd of calls is to be noticed before it fills its door: these have no other tests beside them, but types and
-# interleavings, as have stops under a load that nobody paces.
-FIRST := tests/hostile/test_flight_crowds.py tests/soak/test_siege.py tests/soak/test_stops.py
-test-first: $(STAMP)
-	@$(PYTHON_IN) -m pytest $(FIRST) $(PYTEST_ARGS) || [ $$? -eq 5 ]
-
-# The soak measures what it sees, and begins when all of that has ended, whatever came of it; then come all the rest.
-# Four at a time keep two cores busy while some wait for a server, a lease or a disk; tests/conftest.py says in which order.
-ALONE := tests/soak/test_soak.py
-test-others: $(STAMP)
-	@$(PYTHON_IN) -m pytest $(ALONE) $(PYTEST_ARGS) || [ $$? -eq 5 ]; alone=$$?; \
-		$(PYTHON_IN) -m pytest -n 4 --dist loadscope --no-loadscope-reorder \
-			$(addprefix --ignore=,$(FIRST) $(ALONE) $(INTERLEAVINGS)) $(PYTEST_ARGS) && [ $$alone -eq 0 ]
+pytest: $(STAMP)
+	@$(PYTHON_IN) -m pytest -n 5 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)

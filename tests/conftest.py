@@ -6,14 +6,11 @@ import ast
 import gc
 import os
 from collections.abc import Generator, Iterator
-from functools import cache
-from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from xdist.scheduler import LoadScopeScheduling
 
 from choices import EFFORT, examples
 from costs import Costs
@@ -22,6 +19,7 @@ from penstock.core.commands.containing import Containing
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
+from sharing import Shares, in_order, is_aside, step_aside
 
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "PENSTOCK_UNSHRUNK" not in os.environ]
 """Who only asks whether a test fails does not wait for the smallest example."""
@@ -40,33 +38,6 @@ settings.load_profile("penstock")
 
 os.environ.setdefault("PENSTOCK_SERVER__DOORS", "0")  # by default a server has as many doors as its machine has cores
 
-TESTS = Path(__file__).parent
-LONG = ("spark", "conformance", "cluster_of_servers", "crash", "hostile", "property", "scenarios", "sim")
-"""Folders with files that take long, longest first: short files at the end let all processes end together."""
-
-SPARK, LEASES = "spark", "leases"
-"""The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""
-
-
-@cache
-def share_of(file: str) -> str:
-    """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start.
-
-    Clusters are not run two at a time either: they would be late for each other.
-    """
-    path = Path(file)
-    if path.parent.name in ("cluster_of_servers", "sites"):
-        return LEASES
-    of_the_session = path.parts[-3:-1] == ("tests", "spark") and path.name != "test_kills.py"  # it starts its own
-    return SPARK if of_the_session else file
-
-
-class Shares(LoadScopeScheduling):
-    """Files to processes as these become free."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return share_of(nodeid.split("::")[0])
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """What files cost is counted in each process that runs them; what servers start is forked.
@@ -74,6 +45,9 @@ def pytest_configure(config: pytest.Config) -> None:
     What is loaded stays: a seventh of what collecting took was looking again and again for garbage in it.
     """
     gc.disable()
+    given = getattr(config, "workerinput", None)
+    if given and is_aside(given["workerid"], given["workercount"]):
+        step_aside()
     with_loaded_children()
     config.pluginmanager.register(Costs())
 
@@ -85,18 +59,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | Non
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the work, what takes long comes first, and a share of it is in one piece."""
-    if not hasattr(config, "workerinput"):
-        return
-    order = {name: place for place, name in enumerate(LONG)}
-
-    @cache
-    def place(path: Path) -> tuple[int, bool, str]:
-        share = share_of(str(path))
-        folder = "cluster_of_servers" if share == LEASES else path.relative_to(TESTS).parts[0]
-        return order.get(folder, len(LONG)), share != SPARK, share
-
-    items.sort(key=lambda item: place(item.path))
+    """Where several processes share the work, in the order in which they do."""
+    if hasattr(config, "workerinput"):
+        in_order(items)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,135 @@
+"""How `make test` shares its tests among processes: which go together, which go alone, and which know no clock.
+
+The last process is aside: it runs what knows no clock, with what the others leave of the cores.  The others go through
+all that does: first what is to have nobody but the one aside beside it, then four at a time, which wait for a server, a
+lease or a disk now and then.  What is left at the end they share.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+TESTS = Path(__file__).parent
+
+ALONE = (
+    "hostile/test_flight_crowds.py",  # a crowd of calls is to be noticed before it fills its door
+    "soak/test_siege.py",
+    "soak/test_stops.py",  # under a load that nobody paces
+    "soak/test_soak.py",  # it measures what it sees
+)
+"""Files that have none beside them which know a clock, in this order."""
+
+LONG = ("spark", "conformance", "cluster_of_servers", "crash", "hostile")
+"""Folders with files that take long, longest first: short files at the end let all processes end together."""
+
+CLOCKLESS = (
+    "sim", "property", "scenarios", "unit/log", "unit/core", "unit/expr", "unit/core_links", "unit/core_queue",
+    "unit/core_sizes", "unit/core_sow", "unit/core_views", "unit/config", "unit/memory", "unit/records",
+    "unit/replication", "unit/amqp", "unit/doors", "unit/replaying",
+)  # fmt: skip
+"""Folders whose files wait for a core as long as it takes, longest first."""
+
+FIRST, LATER, LAST = range(3)
+"""Groups of files: those that are alone, those that know a clock, and those that know none."""
+
+PROCESSES = 4
+"""Beside each other; one more is aside."""
+
+SPARK, LEASES = "spark", "leases"
+"""The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""
+
+
+@cache
+def share_of(file: str) -> str:
+    """What one process runs as a whole: a file, or all those that share a Spark session, which takes long to start.
+
+    Clusters are not run two at a time either: they would be late for each other.
+    """
+    path = Path(file)
+    if path.parent.name in ("cluster_of_servers", "sites"):
+        return LEASES
+    of_the_session = path.parts[-3:-1] == ("tests", "spark") and path.name != "test_kills.py"  # it starts its own
+    return SPARK if of_the_session else file
+
+
+@cache
+def place_of(share: str) -> tuple[int, int]:
+    """The group of a share, and where it stands in it."""
+    name = {SPARK: "spark/", LEASES: "cluster_of_servers/"}.get(share, share.rpartition("tests/")[2])
+    for group, rows in ((FIRST, ALONE), (LATER, LONG), (LAST, CLOCKLESS)):
+        for place, row in enumerate(rows):
+            if name == row or name.startswith(f"{row}/"):
+                return group, place
+    return LATER, len(LONG)
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """Sort tests as their shares are to be taken, each share in one piece."""
+
+    @cache
+    def order(path: Path) -> tuple[tuple[int, int], bool, str]:
+        share = share_of(str(path))
+        return place_of(share), share != SPARK, share
+
+    items.sort(key=lambda item: order(item.path))
+
+
+def is_aside(worker: str, count: int) -> bool:
+    """Of so many processes."""
+    return count > PROCESSES and worker == f"gw{count - 1}"
+
+
+def step_aside() -> None:
+    """Have what the others leave of the cores, with all that this process starts, in a session of its own: Linux gives
+    each session a part of a core, whatever its processes say of themselves.
+    """
+    if hasattr(os, "SCHED_IDLE"):
+        os.setsid()
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with suppress(OSError):  # not every Linux parts the cores so
+            Path("/proc/self/autogroup").write_text("19")
+
+
+class Shares(LoadScopeScheduling):
+    """Shares to processes as these become free."""
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        """Who waits for what is alone goes on when that has ended."""
+        super().mark_test_complete(node, item_index, duration)
+        if place_of(self._split_scope(self.registered_collections[node][item_index]))[0] == FIRST:
+            for other in self.nodes:
+                self._reschedule(other)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid.partition("::")[0])
+
+    def _next(self, node: WorkerController) -> str | None:
+        """The share that is this process's turn, if there is one."""
+        if is_aside(node.gateway.id, self.numnodes):
+            return next((share for share in self.workqueue if place_of(share)[0] == LAST), None)
+        others = [work for other, work in self.assigned_work.items() if other is not node]
+        taken = (share for work in others for share, tests in work.items() if not all(tests.values()))
+        return None if any(place_of(share)[0] == FIRST for share in taken) else next(iter(self.workqueue), None)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        share = self._next(node)
+        if share is not None:
+            self.workqueue.move_to_end(share, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """A process begins its last test when it knows of another one, or that there is none."""
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            if self._next(node) is not None:
+                self._assign_work_unit(node)
+            elif not self.workqueue or is_aside(node.gateway.id, self.numnodes):
+                node.shutdown()
+            else:
+                return
