@@ -20,7 +20,6 @@ import pyarrow as pa
 from flight_house import FlightHouse
 from penstock import connect
 from penstock.spark.sessions import QUIET, linked_home, session
-from spark_workers import program, workers_of
 
 FOLDER = Path(sys.prefix).resolve() / "spark-of-tests"
 ARCHIVE = FOLDER / "classes.jsa"
@@ -86,8 +85,7 @@ def main() -> None:
     os.environ.update(home())
     part = ARCHIVE.with_suffix(".part")
     with TemporaryDirectory() as folder:
-        with workers_of(program(Path(folder))):
-            spark = session("local[2]", memory="1g", conf=conf(f"-XX:ArchiveClassesAtExit={part} -Xlog:cds=off"))
+        spark = session("local[2]", memory="1g", conf=conf(f"-XX:ArchiveClassesAtExit={part} -Xlog:cds=off"))
         gateway = spark.sparkContext._gateway
         work(spark, Path(folder))
         spark.stop()

@@ -15,7 +15,6 @@ import penstock
 from flight_house import FlightHouse
 from spark_java import conf, home
 from spark_lab import Lab
-from spark_workers import program, workers_of
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -30,12 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark() -> Iterator[Any]:
     from penstock.spark import session
 
     os.environ.update(home())
-    with workers_of(program(tmp_path_factory.mktemp("workers"))):
-        made = session("local[2]", memory="1g", conf=conf())
+    made = session("local[2]", memory="1g", conf=conf())
     yield made
     made.stop()
 

@@ -2,10 +2,10 @@
 
 One job with all the kills: of the driver, of one of its Python workers and of the server, in flow and at random
 moments, and aimed ones around the commit of the sink; 5 of them, and more than 30 with `PENSTOCK_EFFORT` (`make
-soak-spark`), whose Python workers load everything by themselves, while those of the 5 are forked.  The pipeline reads
-two queues and keeps sums over everything in its state, so a message that is lost or counted twice shows for ever, and
-puts them into a topic and a table.  A view on Spark gathers what is in that topic's queue, beside a view of the server
-with the same definition.  The truth is what was published.  `PENSTOCK_SEED` repeats the choices.
+soak-spark`).  The pipeline reads two queues and keeps sums over everything in its state, so a message that is lost or
+counted twice shows for ever, and puts them into a topic and a table.  A view on Spark gathers what is in that topic's
+queue, beside a view of the server with the same definition.  The truth is what was published.  `PENSTOCK_SEED` repeats
+the choices.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from penstock.spark.remote import Remote, Where, remote
 from progress import descendants
 from spark_java import conf, home
 from spark_lab import command_of
-from spark_workers import PID, program
 
 PATIENCE_S = 240.0
 SETTLED = 32
@@ -55,9 +54,8 @@ HERE = Path(__file__).parent
 class Plant:
     """`penstock up` in a thread, with the driver that can be killed at the right moment."""
 
-    def __init__(self, folder: Path, workers: int | None) -> None:
-        """workers: the process that forks Spark's Python workers; None: Java starts them."""
-        self.folder, self._workers = folder, workers
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.spark = folder / "data" / "spark"
         self.lines: list[str] = []
         settings = load_mapping(
@@ -113,19 +111,12 @@ class Plant:
         driver = self.supervisor.driver
         pid = driver.pid if driver is not None else None
         if pid is not None:
-            forked = [] if self._workers is None else descendants(self._workers)
             os.killpg(pid, signal.SIGKILL)
-            for one in forked:
-                with suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL)
 
     def kill_worker(self) -> None:
-        """One of the Python processes that Spark runs the tasks, the source or the sink in."""
+        """One of the Python processes that Spark runs the tasks, the source or the sink in, or who forks them."""
         pid = self.supervisor.driver.pid
-        if self._workers is not None:
-            found = descendants(self._workers)
-        else:
-            found = [one for one in descendants(pid) if b"pyspark" in command_of(one)] if pid is not None else []
+        found = [one for one in descendants(pid) if b"fork_server" in command_of(one)] if pid is not None else []
         if found:
             with suppress(ProcessLookupError):
                 os.kill(self.chance.choice(found), signal.SIGKILL)
@@ -151,18 +142,12 @@ class Plant:
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, effort: int) -> Iterator[Plant]:
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
     source = str(HERE.parents[1] / "src")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([source, *filter(None, [os.environ.get("PYTHONPATH")])]))
     for name, value in home().items():
         monkeypatch.setenv(name, value)
-    workers: int | None = None
-    if effort == 1:
-        python = str(program(tmp_path))
-        workers = int((tmp_path / PID).read_text())
-        for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-            monkeypatch.setenv(name, python)
-    made = Plant(tmp_path, workers)
+    made = Plant(tmp_path)
     made.thread.start()
     yield made
     made.supervisor.stopping.set()

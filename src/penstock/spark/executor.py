@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -89,6 +90,7 @@ def load_for_tasks() -> None:
         import_module(name)
     with suppress(ImportError):
         import_module("pandas")
+    os.register_at_fork(after_in_child=import_module("numpy.random").seed)  # else all draw the same numbers
     _known = len(sys.modules)
     gc.freeze()
 

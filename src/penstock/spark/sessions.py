@@ -42,6 +42,7 @@ from typing import Any
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
 from penstock.records.spark_masters import wrong_master
+from penstock.spark.fork_server import SparkPython, forked_from, is_chosen
 
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Of an archive that it does not take Java says a word for each reason, and goes on without."""
@@ -184,8 +185,8 @@ def session(
     if folder is not None:  # else where Spark itself puts it, for who makes tables
         places["spark.sql.warehouse.dir"] = str(scratch / "warehouse")
     wanted = defaults(master, memory) | places | (conf or {})
-    if wanted["spark.master"].startswith("local"):
-        wanted = local_sockets(scratch) | wanted
+    sockets = local_sockets(scratch) if wanted["spark.master"].startswith("local") else {}
+    wanted = sockets | wanted
     if archive := _archive(java, wanted):
         archive.note_use()
         wanted[JAVA_OPTIONS] = f"{archive.options(_logging(scratch))} {wanted.get(JAVA_OPTIONS, '')}".rstrip()
@@ -194,9 +195,11 @@ def session(
     builder: Any = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
-    if archive:
-        return _begun_with(archive, builder, wanted)
-    return _begun(builder, wanted["spark.master"])
+    may_fork = sockets and sys.platform == "linux" and not is_chosen(wanted)
+    with forked_from(SparkPython.of(Path(sockets[SOCKETS_FOLDER]), wanted) if may_fork else None):
+        if archive:
+            return _begun_with(archive, builder, wanted)
+        return _begun(builder, wanted["spark.master"])
 
 
 def _begun_with(archive: ClassArchive, builder: Any, wanted: Mapping[str, str]) -> Any:
