@@ -133,6 +133,14 @@ def test_the_user_s_code_is_read_anew_by_each_process(shared: Owner, module: Mod
     assert [module.ran(shared, f"print({number})")[1] for number in (1, 2)] == ["1\n", "2\n"]
 
 
+def test_each_process_draws_random_numbers_of_its_own(shared: Owner, module: Module) -> None:
+    """What was loaded before the fork has the state of its generator, too."""
+    drawn = "import numpy, random, sys\nprint(numpy.random.rand(), random.random())"
+    first, second = (module.ran(shared, drawn)[1].split() for _ in range(2))
+    assert first[0] != second[0]
+    assert first[1] != second[1]
+
+
 def test_it_ends_as_what_was_forked_ends(shared: Owner, module: Module) -> None:
     assert module.ran(shared, "")[0] == 0
     assert module.ran(shared, "raise SystemExit(7)")[0] == 7

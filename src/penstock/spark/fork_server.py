@@ -201,28 +201,22 @@ class ForkServer:
         """Until the owner has ended, and all that was forked; in a forked process: what it is to be."""
         signal.signal(signal.SIGCHLD, _wake)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        own = {self._control.fileno(), self._listener.fileno()}
+        own = [self._control.fileno(), self._listener.fileno()]
         while own or self._ending:
             ready = self._ready([*own, self._woken, *self._callers])
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._reap()
-            if self._control.fileno() in ready & own:
-                own.clear()
-                for fd in [*self._callers]:
-                    self._leave(fd)
-            if self._listener.fileno() in ready & own:
+            for fd in ready & self._callers.keys():
+                if (request := self._heard(fd)) is not None:
+                    return request
+            if own and own[0] in ready:
+                own = []
+                self._end()
+            elif own and own[1] in ready:
                 caller = self._listener.accept()[0]
                 self._callers[caller.fileno()] = caller
-            for fd in ready & self._callers.keys():
-                if fd in self._pids:
-                    self._leave(fd)
-                elif (request := self._answer(fd)) is not None:
-                    return request
-            for pid in [pid for pid, at in self._ending.items() if at <= time.monotonic()]:
-                kill(pid)
-                self._ending[pid] = math.inf
-        Path(self._listener.getsockname()).unlink(missing_ok=True)
+            self._kill_late()
         return None
 
     def _ready(self, fds: list[int]) -> set[int]:
@@ -233,6 +227,27 @@ class ForkServer:
         until = min(self._ending.values(), default=math.inf)
         wait = None if until == math.inf else max(0.0, until - time.monotonic()) * 1000
         return {fd for fd, _ in poll.poll(wait)}
+
+    def _end(self) -> None:
+        """Nobody asks any more, and nobody waits."""
+        Path(self._listener.getsockname()).unlink(missing_ok=True)
+        for fd in [*self._callers]:
+            if fd in self._pids:
+                self._leave(fd)
+            else:
+                self._refuse(fd)
+
+    def _kill_late(self) -> None:
+        for pid in [pid for pid, at in self._ending.items() if at <= time.monotonic()]:
+            kill(pid)
+            self._ending[pid] = math.inf
+
+    def _heard(self, fd: int) -> Request | None:
+        """A caller asks, or has gone."""
+        if fd not in self._pids:
+            return self._answer(fd)
+        self._leave(fd)
+        return None
 
     def _answer(self, fd: int) -> Request | None:
         """Fork what a caller asks for; in the forked process: the request."""
@@ -271,9 +286,7 @@ class ForkServer:
         """In a forked process.  It keeps the socket of its caller, who hears of its end if nobody else can tell."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._callers.pop(own).detach()
-        for end in (self._control, self._listener, *self._callers.values()):
-            end.close()
+        self._callers.pop(own).detach()  # the other sockets close as this object goes
         os.close(self._woken)
         os.close(self._wake)
 
@@ -284,9 +297,9 @@ class ForkServer:
     def _leave(self, fd: int) -> None:
         """Nobody waits for it any more."""
         self._callers.pop(fd).close()
-        if (pid := self._pids.pop(fd, None)) is not None:
-            os.kill(pid, signal.SIGTERM)
-            self._ending[pid] = time.monotonic() + GRACE_S
+        pid = self._pids.pop(fd)
+        os.kill(pid, signal.SIGTERM)
+        self._ending[pid] = time.monotonic() + GRACE_S
 
     def _reap(self) -> None:
         """Tell of those that have ended.  Only here is a number of a process given back."""
