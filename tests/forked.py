@@ -33,6 +33,9 @@ LOADED_AT_START = ("ARROW_", "MIMALLOC_", "MALLOC_", "OMP_", "OPENBLAS_", "PENST
 OURS = {name: value for name, value in os.environ.items() if name.startswith(LOADED_AT_START)}
 """Of those, what this process began with, and so the one that forks."""
 
+SERVES = ("penstock", "penstock.cli.child_process")
+"""What has loaded all of a server: a command, and the server that one started beside itself."""
+
 DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front", "penstock.server.http.front")
 BESIDE = (*DOORS, "penstock.server.flight.grpc_server")
 """What processes beside a server have loaded, which load Arrow as a server does."""
@@ -57,7 +60,7 @@ FDS_MOST = 16
 INSTALLED = "from penstock.cli.main import main; main()"
 """What the command that is installed runs: `-m penstock` without looking for it."""
 
-OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text", "encoding", "errors", "pass_fds"}
+OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text", "encoding", "errors", "pass_fds", "start_new_session"}
 """Of `subprocess.Popen`: what a forked process can be given."""
 
 
@@ -138,17 +141,18 @@ class Forked:
     def __init__(
         self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int, stderr: int,
         env: Mapping[str, str], cwd: str | None = None, group: bool = False, children: bool = True,
-        passed: Sequence[int] = (), address: str = "",
+        passed: Sequence[int] = (), address: str = "", session: bool = False,
     ) -> None:  # fmt: skip
         """command: as for Python, `-m penstock ...` or `script.py ...`.  The streams are descriptors.
 
         group: it and all that it starts are a process group of its own.  children: what it starts is forked, too.
         passed: descriptors that it has under the same numbers.  address: of who forks, for another than ours.
+        session: it has one of its own.
         """
         request = {
             "command": list(command), "environ": dict(env), "folder": cwd or os.getcwd(),
             "group": 0 if group else os.getpgrp(), "children": children, "passed": list(passed),
-            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "session": session, "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         }  # fmt: skip
         with open(os.devnull, "r+b") as nothing:
             fds = [nothing.fileno() if one == subprocess.DEVNULL else one for one in (stdin, stdout, stderr)]
@@ -239,6 +243,7 @@ class _Popen(subprocess.Popen[Any]):
             self._forked = Forked(
                 args[1:], **theirs, env=dict(options.get("env") or os.environ), cwd=folder and os.fspath(folder),
                 passed=options.get("pass_fds", ()), address=self.nursery() + (args[2] if args[2] in APART else ""),
+                session=bool(options.get("start_new_session")),
             )  # fmt: skip
         self.stdin, self.stdout, self.stderr = ends.values()
         self.args, self.pid, self.returncode = args, self._forked.pid, None
@@ -279,7 +284,7 @@ def _is_loaded(args: Any, environ: Mapping[str, str]) -> bool:
         return can_fork(environ)
     if [*args[1:2]] != ["-m"]:
         return False
-    if args[2] not in ("penstock", *BESIDE, *APART):
+    if args[2] not in (*SERVES, *BESIDE, *APART):
         return False
     if args[2] in DOORS and json.loads(args[5]) not in _usual_doors():
         return False
@@ -312,21 +317,27 @@ def penstock(
 
 
 def ran(
-    *command: str, given: str = "", env: Mapping[str, str] | None = None, seconds: float = 60.0
+    *command: str,
+    given: str | bytes = "",
+    env: Mapping[str, str] | None = None,
+    seconds: float = 60.0,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """`python COMMAND` as a process of its own, to its end: a program that has use for what the product loads."""
-    environ = of_the_product(env)
+    environ, content = of_the_product(env), given if isinstance(given, bytes) else given.encode()
+    folder = None if cwd is None else str(cwd)
     if not can_fork(environ):
-        return subprocess.run(
-            [sys.executable, *command], input=given, capture_output=True, text=True, timeout=seconds, env=environ,
+        done = subprocess.run(
+            [sys.executable, *command], input=content, capture_output=True, timeout=seconds, env=environ, cwd=folder,
             check=False,
         )  # fmt: skip
+        return subprocess.CompletedProcess([*command], done.returncode, done.stdout.decode(), done.stderr.decode())
     with os.fdopen(os.memfd_create("out"), "rb+") as out, os.fdopen(os.memfd_create("err"), "rb+") as err:
         with os.fdopen(os.memfd_create("in"), "rb+") as into:
-            into.write(given.encode())
+            into.write(content)
             into.seek(0)
             process = Forked(
-                command, stdin=into.fileno(), stdout=out.fileno(), stderr=err.fileno(), env=environ
+                command, stdin=into.fileno(), stdout=out.fileno(), stderr=err.fileno(), env=environ, cwd=folder
             )  # fmt: skip
         try:
             code = process.wait(seconds)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from forked import APART, BESIDE, FDS_MOST, MOST, with_loaded_children
+from forked import APART, BESIDE, FDS_MOST, MOST, SERVES, with_loaded_children
 
 ALLOCATORS = "jemalloc_bg_thd"
 """A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
@@ -137,8 +137,14 @@ def _tell(told: socket.socket, number: int) -> None:
 
 
 def join(pid: int, request: Mapping[str, Any]) -> None:
-    """A process group of its own, or that of who asked: signals for a server are for what it started, too."""
-    if "group" in request:
+    """A process group of its own, or that of who asked: signals for a server are for what it started, too.
+
+    A session of its own is the process's own business.
+    """
+    if request.get("session"):
+        if pid == 0:
+            os.setsid()
+    elif "group" in request:
         with contextlib.suppress(OSError):  # it did so and is something else by now; or that is in another session
             os.setpgid(pid, request["group"])
 
@@ -183,6 +189,8 @@ def run(command: Sequence[str]) -> None:
         given = [os.getcwd(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         sys.path[:0] = [one for one in given if one and one not in sys.path]
         sys.argv = list(command[1:])
+        if command[1] in SERVES[1:]:  # it is loaded: `runpy` would load it anew, and says so
+            sys.exit(importlib.import_module(command[1]).main())
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = list(command)
@@ -271,7 +279,7 @@ def main() -> None:
             os.waitpid(pid, 0)
         return
     command = request["command"]
-    if command[0] != "-m" or command[1] == "penstock":
+    if command[0] != "-m" or command[1] in SERVES:
         with_other_memory(command)
         if request["children"]:
             with_loaded_children(lambda: address)

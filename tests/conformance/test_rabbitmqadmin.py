@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from conformance.test_management import Managed
+from forked import ran
 
 pytestmark = pytest.mark.conformance
 
@@ -38,9 +37,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
         def run(*words: str, status: int = 0, given: bytes = b"", where: bool = True) -> str:
             at = ["-H", host, "-P", port] if where else []
-            command = [sys.executable, str(folder / "rabbitmqadmin"), *at, *words]
-            made = subprocess.run(command, capture_output=True, input=given, cwd=folder, check=False, timeout=60)
-            told = (made.stdout + made.stderr).decode()
+            made = ran(str(folder / "rabbitmqadmin"), *at, *words, given=given, cwd=folder)
+            told = made.stdout + made.stderr
             assert made.returncode == status, told
             return told
 
