@@ -1,4 +1,7 @@
-"""The demo of a cluster, with the first of its events: it ends well and says so."""
+"""The demo of a cluster, with the first of its events: it ends well and says so.
+
+That nothing is lost when a leader is killed is asked in `test_takeover.py`; the program runs in `make conformance`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ import pytest
 DEMO = Path(__file__).resolve().parents[2] / "examples/demo/cluster.py"
 
 
+@pytest.mark.conformance
+@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="a program of its own: make conformance")
 def test_a_leader_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--events", "1", "--calm", "0.3", "--lease", "1s"]
     environ = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}

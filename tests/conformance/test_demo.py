@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from forked import ran
 from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "demo"
-FLIGHTS = 3_000
+FLIGHTS = 600
 ENDS_S = 600.0
 
 
@@ -84,6 +85,7 @@ def test_every_figure_is_right_and_nothing_is_left_behind(run: Run) -> None:
     run.temporary.rmdir()  # nothing lies in it
 
 
+@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="the demo once more: make conformance")
 def test_a_stop_in_the_middle_leaves_nothing_behind(run: Run) -> None:
     assert run.process.stdout is not None
     said = ""
@@ -131,6 +133,22 @@ def test_who_publishes_and_works_dies_with_the_demo(tmp_path: Path) -> None:
         finally:
             demo.kill()
     eventually(lambda: marked(mark) == [], lambda: str(marked(mark)))
+
+
+LOADS = """
+import runpy, sys
+sys.path.insert(0, sys.argv[1])
+for program in sys.argv[2:]:
+    runpy.run_path(program, run_name="loaded")
+"""
+
+
+def test_each_demo_loads(tmp_path: Path) -> None:
+    """Those of a cluster and of sites run in `make conformance`."""
+    loads = tmp_path / "loads.py"
+    loads.write_text(LOADS)
+    done = ran(str(loads), str(DEMO), *(str(DEMO / name) for name in ("cluster.py", "sites.py")), seconds=60)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

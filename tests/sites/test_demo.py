@@ -1,4 +1,7 @@
-"""The demo of sites, with steps that last a moment: it ends well and says so."""
+"""The demo of sites, with steps that last a moment: it ends well and says so.
+
+It runs in `make conformance`; what it shows of the product is asked in `test_soak_sample.py` in every run.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 DEMO = Path(__file__).resolve().parents[2] / "examples/demo/sites.py"
 
 
+@pytest.mark.conformance
+@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="a program of its own: make conformance")
 def test_sites_are_cut_off_and_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--calm", "0.3"]
     environ = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}
