@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 import penstock
 from hostile.arrow_streams import Message, valid_streams
@@ -114,16 +115,6 @@ def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path)
         pressed.judge()
 
 
-def test_where_cores_are_few_the_server_comes_before_its_door(tmp_path: Path) -> None:
-    """What strangers keep busy there made everybody at the other doors wait for half a second."""
-    with serving(tmp_path) as server:
-        assert server.process is not None
-        pid, door = server.process.pid, door_of(server.process.pid)
-        threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
-        behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
-        assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
-
-
 LARGE = """
     import sys
     from hostile.flight_wire import FlightWire, action
@@ -207,54 +198,64 @@ STATES: dict[str, Callable[[penstock.Client], None]] = {
 }
 
 
-@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, state: str, how: signal.Signals) -> None:
-    """Its clients' leases return, what was confirmed is there, and the other doors notice nothing."""
+def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, how: signal.Signals) -> None:
+    """Its clients' leases return, what was confirmed is there, and the other doors notice nothing; door after door."""
     with serving(tmp_path) as server:
-        assert server.process is not None
-        pid = server.process.pid
         channel = server.connect().channel()
-        channel.queue_declare("kept", durable=True)
         channel.confirm_delivery()
-        for number in range(WAITING):
-            channel.basic_publish("", "kept", b"%d" % number)
-        door, failed = door_of(pid), list[BaseException]()
-
-        def work() -> None:
-            try:
-                with penstock.connect(url_of(server)) as client:
-                    STATES[state](client)
-            except PenstockError as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
-
-        def begun() -> bool:
-            return bool(channel.queue_declare("kept", passive=True).method.message_count != WAITING)
-
-        eventually(begun, "the door does nothing yet")
-        os.kill(door, how)
-        began = time.monotonic()
-        for number in range(WAITING, WAITING + 50):
-            channel.basic_publish("", "kept", b"%d" % number)
-        eventually(lambda: another_door(pid, door), "no other door began")
-        spent = time.monotonic() - began
-        assert spent < (BACK_S if how is signal.SIGKILL else 5.0 + BACK_S)
-        until_back(server)
-        with penstock.connect(url_of(server)) as client:
-            thread.join(60)
-            assert not thread.is_alive()
-            eventually(lambda: client.queue("kept")["leased"] == 0, "leases stayed behind")
-            assert client.publish("kept", b"again").outcome == "stored"
-            eventually(lambda: client.queue("kept")["consumers"] == 0, "consumers stayed behind")
+        for state in STATES:
+            door_ends(server, channel, state, how)
 
 
-def test_a_door_ends_with_a_server_that_is_killed(tmp_path: Path) -> None:
+def door_ends(server: LiveServer, channel: BlockingChannel, state: str, how: signal.Signals) -> None:
+    """While somebody does this."""
+    assert server.process is not None
+    pid = server.process.pid
+    channel.queue_declare("kept", durable=True)
+    for number in range(WAITING):
+        channel.basic_publish("", "kept", b"%d" % number)
+    door, failed = door_of(pid), list[BaseException]()
+
+    def work() -> None:
+        try:
+            with penstock.connect(url_of(server)) as client:
+                STATES[state](client)
+        except PenstockError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+
+    def begun() -> bool:
+        return bool(channel.queue_declare("kept", passive=True).method.message_count != WAITING)
+
+    eventually(begun, f"{state}: the door does nothing yet")
+    os.kill(door, how)
+    began = time.monotonic()
+    for number in range(WAITING, WAITING + 50):
+        channel.basic_publish("", "kept", b"%d" % number)
+    eventually(lambda: another_door(pid, door), f"{state}: no other door began")
+    spent = time.monotonic() - began
+    assert spent < (BACK_S if how is signal.SIGKILL else 5.0 + BACK_S), state
+    until_back(server)
+    with penstock.connect(url_of(server)) as client:
+        thread.join(60)
+        assert not thread.is_alive(), state
+        eventually(lambda: client.queue("kept")["leased"] == 0, f"{state}: leases stayed behind")
+        assert client.publish("kept", b"again").outcome == "stored"
+        eventually(lambda: client.queue("kept")["consumers"] == 0, f"{state}: consumers stayed behind")
+    channel.queue_delete("kept")
+
+
+def test_where_cores_are_few_a_server_comes_before_its_door_which_ends_with_it(tmp_path: Path) -> None:
+    """What strangers keep busy there made everybody at the other doors wait for half a second."""
     with Server(tmp_path, flight=True) as server:
         assert server.process is not None
-        door = door_of(server.process.pid)
+        pid, door = server.process.pid, door_of(server.process.pid)
+        threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
+        behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
+        assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
         server.kill()
         eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
         server.start()
