@@ -40,15 +40,16 @@ SILENCE_S, PATIENCE_S = 2.0, 90.0
 
 
 def drained(server: LiveServer, queue: str, without: Collection[int] = ()) -> list[int]:
-    """Numbers of the messages that come: all but those, and what comes then until there is nothing for a while."""
-    channel, until = server.connect().channel(), time.monotonic() + PATIENCE_S
-    got = []
+    """Numbers of the messages that come: all but those, and what comes then until nothing does; they all go back."""
+    connection, until = server.connect(), time.monotonic() + PATIENCE_S
+    channel, got = connection.channel(), list[int]()
     for method, _, body in channel.consume(queue, inactivity_timeout=SILENCE_S, auto_ack=False):
         if method is None or body is None:
             if set(range(COUNT)) <= {*got, *without} or time.monotonic() > until:
                 break
             continue
         got.append(int(body.split(b" ")[0].split(b"-")[1]))
+    connection.close()
     return got
 
 
@@ -64,15 +65,21 @@ def hurt_one(segments: list[Path]) -> tuple[Path, bytes, set[int]]:
     return target, bytes(data), {int(body[5:].split(b" ")[0]) for body in beside if body.startswith(b"hurt-")}
 
 
-def test_damage_takes_nobodys_credit_and_is_shown(tmp_path: Path) -> None:
-    """One message at a time, and no lease that ends: what cannot be read must not be waited for."""
+def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
+    """Others are served; then one message at a time, and no lease that ends: what cannot be read is not waited for."""
     settings = tmp_path / "settings.toml"
     settings.write_text(SETTINGS)
     with WithHttp(tmp_path, [str(settings)], flight=True) as server:
-        fill(server, "hurt")
+        for queue in ("before", "hurt", "after"):
+            fill(server, queue)
         server.stop()
-        target, _, held_back = hurt_one(sorted((server.data / "log").glob("*.arrows")))
+        segments = sorted((server.data / "log").glob("*.arrows"))
+        target, data, held_back = hurt_one(segments)
         server.start()
+        assert drained(server, "before") == list(range(COUNT))
+        hurt = drained(server, "hurt", held_back)
+        assert hurt == sorted(set(range(COUNT)) - held_back), "what is held back is what lies in one batch"
+        assert drained(server, "after") == list(range(COUNT))
         channel = server.connect().channel()
         channel.basic_qos(prefetch_count=1)
         got = list[int]()
@@ -92,23 +99,6 @@ def test_damage_takes_nobodys_credit_and_is_shown(tmp_path: Path) -> None:
             health = json.load(answer)
         assert (health["status"], health["damaged_batches"]) == ("ok", 1)
         assert target.name in health["damage"][0]
-        server.stop()
-
-
-def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
-    settings = tmp_path / "settings.toml"
-    settings.write_text(SETTINGS)
-    with LiveServer(tmp_path, [str(settings)]) as server:
-        for queue in ("before", "hurt", "after"):
-            fill(server, queue)
-        server.stop()
-        segments = sorted((server.data / "log").glob("*.arrows"))
-        target, data, held_back = hurt_one(segments)
-        server.start()
-        assert drained(server, "before") == list(range(COUNT))
-        hurt = drained(server, "hurt", held_back)
-        assert hurt == sorted(set(range(COUNT)) - held_back), "what is held back is what lies in one batch"
-        assert drained(server, "after") == list(range(COUNT))
         assert target.name in server.output(), "the damaged file was never named"
         assert target.read_bytes() == data
         server.stop()
