@@ -58,10 +58,24 @@ def run(programs: Sequence[str], names: dict[str, Any], name: str = "spark.md") 
 
 
 def command(line: str, url: str) -> subprocess.CompletedProcess[str]:
-    """A line of a shell; what is one command of ours is forked."""
+    """A line of a shell; what is a command of ours is forked, with what it is given or where its output goes."""
     words = shlex.split(line, comments=True)
-    if words[0] == "penstock" and not {"|", ">", "<"} & set(words):
-        return forked.penstock(*words[1:], env={"PENSTOCK_URL": url}, seconds=120)
+    given, into = "", ""
+    if words.count("|") == 1 and words[0] != "penstock":
+        bar = words.index("|")
+        given, words = shell(shlex.join(words[:bar]), url).stdout, words[bar + 1 :]
+    if words[-2:-1] == [">"]:
+        into, words = words[-1], words[:-2]
+    if words[0] != "penstock" or {"|", ">", "<"} & set(words):
+        return shell(line, url)
+    done = forked.penstock(*words[1:], given=given, env={"PENSTOCK_URL": url}, seconds=120)
+    if into:
+        Path(into).write_text(done.stdout)
+    return done
+
+
+def shell(line: str, url: str) -> subprocess.CompletedProcess[str]:
+    """A line of a shell as it stands."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PENSTOCK_URL": url, "PATH": path}
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120, env=environment)
