@@ -28,6 +28,7 @@ from crash_clients import GONE, Peer
 from soak import by_hand, slope
 from soak.books import Books
 from soak.clients import FlightLoad, Probe, Publisher, Sink, SoakClient, Visitor, Worker, drained
+from waiting import Patience
 
 TESTS = Path(__file__).resolve().parents[1]
 SETTINGS = """\
@@ -92,9 +93,10 @@ class Host:
             self.process = subprocess.Popen(
                 [*command, "--ready-file", str(ready)], stdout=output, stderr=output, env=self._environ
             )
-        until = time.monotonic() + START_S
+        patience = Patience(START_S)
         while not ready.exists():
-            if self.process.poll() is not None or time.monotonic() > until:
+            if self.process.poll() is not None or patience.is_over():
+                self.kill()
                 raise AssertionError(f"the server did not start:\n{self.output()}")
             time.sleep(0.02)
         self.ready = json.loads(ready.read_bytes())

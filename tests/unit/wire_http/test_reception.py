@@ -13,7 +13,7 @@ import pytest
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.http.reception import OPEN, Reception
 from penstock.wire.http import bodies
-from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, Reading, Receive, Room, read_object
+from penstock.wire.http.bodies import AT_ONCE, LARGE_MOST, SLOWEST, Reading, Receive, Room, read_object
 
 
 async def asked(
@@ -115,22 +115,25 @@ async def test_large_bodies_have_a_bound_for_all_and_for_each_user(monkeypatch: 
 
 async def test_a_body_has_its_time_and_more_the_more_of_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte a second kept a request under way for good: two users who began 128 each left none to others."""
-    monkeypatch.setattr(bodies, "BODY_S", 0.1)
-    monkeypatch.setattr(bodies, "SLOWEST", 100)
+    now = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
 
     def dripping(size: int, pieces: int) -> Receive:
         async def receive() -> Mapping[str, Any]:
-            nonlocal pieces
-            await asyncio.sleep(0.02)
-            pieces -= 1
+            nonlocal pieces, now
+            now, pieces = now + 1, pieces - 1
+            for _ in range(3):  # who waits for a time is told, and ends this
+                await asyncio.sleep(0)
             return {"type": "http.request", "body": b" " * size, "more_body": pieces > 0}
 
         return receive
 
     room = Room()
-    with pytest.raises(InvalidArgument, match=r"bytes of the request's body came in 0 s: it has 0 s, and one more"):
+    with pytest.raises(InvalidArgument, match=r"20 bytes of the request's body came in 21 s: it has 20 s, and one"):
         await room.read("ann", "", dripping(1, 1000), Reading())
-    assert await room.read("ann", "", dripping(10, 10), Reading()) == {}  # it has 1.1 s
+    assert await room.read("ann", "", dripping(SLOWEST // 2, 38), Reading()) == {}
+    with pytest.raises(InvalidArgument, match=r"came in 39 s"):
+        await room.read("ann", "", dripping(SLOWEST // 2, 40), Reading())
     assert not room._held
 
 
