@@ -85,9 +85,8 @@ def test_any_history_agrees_with_the_model(
             world.restart(clean=bool(value))
             queue = world.core.queue("/", "q")
         assert world.contents(queue) == model.has
-        folded = world.folded()
-        assert folded == canonical(world.core.durable_state())
-        assert folded == world.folded(3)
+        assert world.folded() == canonical(world.core.durable_state())
+    assert world.folded() == world.folded(3)
 
 
 @settings(max_examples=examples(50))

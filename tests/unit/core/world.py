@@ -84,6 +84,7 @@ class World:
         self.wall, self.mono = START, 0
         self._tables: list[pa.Table] = []
         self._unread: list[Sequence[Entry]] = []
+        self._fold, self._fed = Fold(), 0  # of the first so many tables
         self.entries: list[Publishes | Control] = []
         self.rows: dict[int, tuple[Publishes, int]] = {}
         self.inbox: dict[Consumer, list[int]] = {}
@@ -114,6 +115,7 @@ class World:
     @tables.setter
     def tables(self, tables: list[pa.Table]) -> None:
         self._tables, self._unread = tables, []
+        self._fold, self._fed = Fold(), 0
 
     def turn(self) -> None:
         """Log what was decided and perform the effects, until there are none."""
@@ -222,7 +224,12 @@ class World:
         return dict(decode(batch.properties_of(row)).headers or {})
 
     def folded(self, tables: int = 1) -> DurableState:
-        """The fold of the whole log, `tables` journals at a time."""
+        """The fold of the whole log, `tables` journals at a time; one at a time, the last fold is fed what is new."""
+        if tables == 1:
+            for table in self.tables[self._fed :]:
+                self._fold.feed(table)
+                self._fed += 1
+            return self._fold.finish()
         fold = Fold()
         for i in range(0, len(self.tables), tables):
             fold.feed(pa.concat_tables(self.tables[i : i + tables]))
