@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 import pytest
 
@@ -133,15 +135,27 @@ def test_a_crash_at_every_step_of_a_decided_commit(seed: int, under_way: int, ef
     assert partly > 2
 
 
-def half_copied(seed: int) -> Driver:
-    """The machine dies when some chunks are in the log and some are not."""
-    for last in range(10_000):
-        driver = Driver(Steps(seed=seed), clock())
-        until_it_dies(driver, last)
+def dead_after(seed: int, last: int) -> Driver:
+    """The machine dies after so many steps of its first process."""
+    driver = Driver(Steps(seed=seed), clock())
+    until_it_dies(driver, last)
+    return driver
+
+
+@cache
+def between_chunks(seed: int) -> int:
+    """A step after which some chunks are in the log and some are not: there are several, one after the other."""
+    for last in range(0, 10_000, 3):
+        driver = dead_after(seed, last)
         state = state_of(driver.disk, driver.clock).decided.get("query")
         if state is not None and state.rows:
-            return driver
+            return last
     raise AssertionError("it never stood between two chunks")
+
+
+def half_copied(seed: int) -> Driver:
+    """The machine dies when some chunks are in the log and some are not."""
+    return dead_after(seed, between_chunks(seed))
 
 
 def spoil(disk: SimDisk, name: str, how: str) -> None:
