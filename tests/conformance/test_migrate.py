@@ -194,3 +194,14 @@ def test_what_cannot_be(ends: Ends, tmp_path: Path) -> None:
     assert "management API" in told(ends.amqp, new, "--old-http", "http://127.0.0.1:1")
     (tmp_path / "s").write_text("something else\n")
     assert "is no journal" in told(ends.amqp, new, "--old-http", ends.http)
+
+
+def test_a_queue_that_goes_with_its_last_consumer_stays_in_the_old_broker(ends: Ends) -> None:
+    """The command is no consumer of it: its own end would take the queue, and all that waits there, with it."""
+    fill(ends, "m9", range(250), auto_delete=True)
+    for now in (250, 0):
+        found = ends.counts("--queue", "m9")["m9"]
+        assert (found["old"], found["now"], found["new"]) == (250, now, 250)
+    fill(ends, "m9", range(250, 260), auto_delete=True)
+    found = ends.counts("--queue", "m9", "--drain")["m9"]
+    assert (found["old"], found["now"], found["drained"], found["new"]) == (0, 10, 260, 260)

@@ -28,6 +28,8 @@ M = TypeVar("M", bound=Method)
 READ_BYTES = 1 << 18
 WRITE_BYTES = 1 << 18
 TIMEOUT_S = 30.0
+CLOSE_S = 5.0
+"""What the answer to a close may take."""
 
 
 AS_REACHED = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1"})
@@ -118,7 +120,8 @@ class Link:
         self._timeout_s = timeout_s
         self._in, self._out = bytearray(), bytearray()
         self._methods: deque[Method] = deque()
-        self._begun: m.BasicDeliver | None = None  # a delivery whose body is not whole
+        self._begun: m.BasicDeliver | m.BasicGetOk | None = None  # a delivery whose body is not whole
+        self._empty = 0  # answers of gets that nothing waits
         self._header, self._left, self._body = b"", 0, list[bytes]()
         self._frame_max = frames.FRAME_MAX_LEAST
         self._sock = self._dial()
@@ -215,6 +218,15 @@ class Link:
         self.call(m.BasicQos(0, prefetch), m.BasicQosOk)
         self.call(m.BasicConsume(0, queue, "penstock-migrate", arguments=dict(arguments)), m.BasicConsumeOk)
 
+    def get(self, queue: str, count: int) -> None:
+        """Have so many of its messages delivered, or all that wait, as no consumer: some queues go with their last."""
+        for _ in range(count):
+            self._send(m.BasicGet(0, queue))
+        answers, self._empty = len(self.delivered) + count, 0
+        while len(self.delivered) + self._empty < answers:
+            if not self.read(self._timeout_s):
+                raise Unavailable(f"{self.broker.name} says nothing for {self._timeout_s:g} seconds")
+
     # -- bytes
 
     def flush(self) -> None:
@@ -266,8 +278,10 @@ class Link:
 
     def _take_method(self, method: Method) -> None:
         match method:
-            case m.BasicDeliver():
+            case m.BasicDeliver() | m.BasicGetOk():
                 self._begun = method
+            case m.BasicGetEmpty():
+                self._empty += 1
             case m.BasicAck():
                 self.answered.append(Answered(method.delivery_tag, method.multiple, True))
             case m.BasicNack():
@@ -297,13 +311,11 @@ class Link:
             self._begun, self._body = None, []
 
     def close(self) -> None:
-        """What was not acknowledged stays in its queue."""
+        """What was not acknowledged stays in its queue.  RabbitMQ answers, and leaves it to its client to hang up."""
         try:
             self._send(m.ConnectionClose(200, "done"), 0)
-            self.flush()
-            self._sock.settimeout(5)
-            while self._sock.recv(READ_BYTES):
-                pass
+            while not any(isinstance(one, m.ConnectionCloseOk) for one in self._methods) and self.read(CLOSE_S):
+                self.delivered.clear()
         except (OSError, PenstockError):
             pass
         finally:

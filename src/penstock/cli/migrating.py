@@ -38,6 +38,9 @@ IDLE_S = 2.0
 WINDOW = 2000
 """Messages that are on their way to the new server at once."""
 
+GETS = 100
+"""Messages that are asked for at once, one by one."""
+
 KEPT_APART: Mapping[str, str] = {"CC": "x-original-cc", "BCC": "x-original-bcc"}
 """Headers that would have a message go to more queues than the one that it was in, and what they become."""
 
@@ -56,6 +59,7 @@ class Moved:
     drained: int = 0  # acknowledged there, in this run
     why: str = ""  # left out
     stream: bool = False
+    auto_delete: bool = False  # it would go with us, were we its only consumer
 
     @property
     def short(self) -> bool:
@@ -212,6 +216,7 @@ def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
             one["name"],
             why="it is exclusive to a connection" if one.get("exclusive") else "",
             stream=one.get("type") == "stream",
+            auto_delete=bool(one.get("auto_delete")),
         )
         for one in found
         if not names or one["name"] in names
@@ -228,17 +233,37 @@ def _carry(client: Client, ends: Ends, one: Moved, journal: Journal, *, drain: b
     """All that waits in one queue."""
     if one.why:
         return one
+    try:
+        return _carried(client, ends, one, journal, drain=drain)
+    except _Gone:
+        one.why = "it is not there any more"
+        return one
+
+
+class _Gone(Exception):
+    """A queue of the old broker went away meanwhile, by itself or by somebody else."""
+
+
+def _waiting(source: Link, queue: str) -> int:
+    """How many messages wait in a queue of the old broker."""
+    try:
+        return source.ready(queue)
+    except NotFound:
+        raise _Gone from None
+
+
+def _carried(client: Client, ends: Ends, one: Moved, journal: Journal, *, drain: bool) -> Moved:
     carried = journal.queue(ends.old.name, one.vhost, one.queue)
     if (last := carried.publisher) is not None:
         carried.keep(int(client.action("publisher", vhost=one.vhost, publisher=last)["sequence"]))
     with Link(ends.old.of(one.vhost)) as source, Link(ends.new.of(one.vhost)) as target:
-        one.old = source.ready(one.queue)
+        one.old = _waiting(source, one.queue)
         target.ready(one.queue)
         target.call(m.ConfirmSelect(), m.ConfirmSelectOk)
         if one.old:
             _Pump(source, target, one, carried, drain=drain).run()
     with Link(ends.old.of(one.vhost)) as source, Link(ends.new.of(one.vhost)) as target:
-        one.old, one.new = source.ready(one.queue), target.ready(one.queue)
+        one.old, one.new = _waiting(source, one.queue), target.ready(one.queue)
         one.carried, one.there = carried.total, carried.there
     return one
 
@@ -269,13 +294,17 @@ class _Pump:
     def _consume(self) -> None:
         """From a stream in portions, from any other queue all at once: nobody acknowledges anything."""
         name = self._one.queue
+        if self._one.auto_delete:
+            return  # the broker would delete it when this connection ends: it is asked for each message instead
         arguments: dict[str, FieldValue] = {"x-stream-offset": "first"} if self._stream else {}
         self._source.consume(name, WINDOW if self._stream or self._drain else 0, arguments)
 
     def _some(self, most: int) -> list[Delivered]:
         """What has come, a portion at most; none when nothing more does."""
         source, bound = self._source, WINDOW if self._drain or self._stream else min(WINDOW, most)
-        while not source.delivered:
+        if self._one.auto_delete:
+            source.get(self._one.queue, min(GETS, bound))
+        while not source.delivered and not self._one.auto_delete:
             if not source.read(IDLE_S):
                 return []
         return [source.delivered.popleft() for _ in range(min(bound, len(source.delivered)))]

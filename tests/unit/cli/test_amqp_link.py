@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from urllib.parse import quote
 
 import pytest
 
 from http_lab import Http
+from penstock.cli import amqp_link
 from penstock.cli.amqp_link import Link, read_address
 from penstock.errors import Unavailable
 from penstock.testing import Broker
@@ -20,3 +23,31 @@ def test_who_is_cut_off_is_told_to_try_again() -> None:
         http.do("DELETE", f"connections/{quote(connection['name'], safe='')}")
         with pytest.raises(Unavailable, match="CONNECTION_FORCED"):
             link.read(20.0)
+
+
+def test_who_is_told_that_it_is_closed_hangs_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ answers and keeps its end open: a migration waited there for five seconds, twice for each queue."""
+    monkeypatch.setattr(amqp_link, "CLOSE_S", 600.0)
+    with Broker() as broker, socket.create_server(("127.0.0.1", 0)) as door:
+        server = read_address(broker.amqp_url)
+        hung_up = threading.Event()
+
+        def between() -> None:
+            client, _ = door.accept()
+            with client, socket.create_connection((server.host, server.port)) as ahead:
+                threading.Thread(target=answers, args=(ahead, client), daemon=True).start()
+                while data := client.recv(1 << 16):
+                    ahead.sendall(data)
+                hung_up.set()
+
+        def answers(ahead: socket.socket, client: socket.socket) -> None:
+            while data := ahead.recv(1 << 16):
+                client.sendall(data)  # and its end is not passed on
+
+        threading.Thread(target=between, daemon=True).start()
+        link = Link(server._replace(port=door.getsockname()[1]))
+        closing = threading.Thread(target=link.close, daemon=True)
+        closing.start()
+        assert hung_up.wait(20)
+        closing.join(20)
+        assert not closing.is_alive()
