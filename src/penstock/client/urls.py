@@ -60,17 +60,23 @@ class Trust:
         return options if roots is None else options | {"tls_root_certs": _read("ca", roots)}
 
 
+DEFAULT_PORT = 8815
+WANTS_A_PORT = (
+    f"the port of Flight is wanted, {DEFAULT_PORT} unless the server says otherwise, not that of AMQP or HTTP"
+)
 WANTS_A_CERTIFICATE = "it may want a certificate of its client's, in cert and key, or not accept this one"
 
 
 def reason_of(text: str, host: str, *, tls: bool) -> str | None:
-    """Why no connection came about, for a person, out of what gRPC says; None where that is not about TLS.
+    """Why no connection came about, for a person, out of what gRPC says; None where that says it itself.
 
     tls: whether the client speaks it.
     """
     if "Socket closed" in text:
         why = WANTS_A_CERTIFICATE if tls else "if TLS is spoken there, the address is one of penstocks://"
-        return f"the connection was closed at once: {why}"
+        return f"the connection was closed at once: {why}; {WANTS_A_PORT}"
+    if "http1.x" in text or "http/1.x" in text:
+        return f"HTTP is spoken there; {WANTS_A_PORT}"
     if not tls:
         return None
     if "is not in peer certificate" in text:
@@ -110,7 +116,6 @@ def _check_pair(cert: str, key: str) -> None:
         raise InvalidArgument(f"cert: {cert} and key: {key} cannot be used: {error.reason or error}") from None
 
 
-DEFAULT_PORT = 8815
 DEFAULT_USER = "guest"
 FILES = ("ca", "cert", "key")
 HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%[a-z0-9._-]+)?", re.IGNORECASE)

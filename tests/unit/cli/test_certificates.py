@@ -7,14 +7,17 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from penstock import connect
 from penstock.client.urls import Trust, parse_url, reason_of, with_trust
 from penstock.config.load import load_text
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, Unavailable
 from penstock.server.sockets.tls import load
+from penstock.testing import Broker
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -185,3 +188,13 @@ def test_reasons_are_told_in_words() -> None:
     assert reason_of(ended, "h", tls=True) == "its certificate is not accepted (certificate has expired)"
     assert "(no local issuer): is its CA the one in ca, and does" in str(reason_of(issuer, "h", tls=True))
     assert reason_of("Connection refused", "h", tls=False) is None
+
+
+def test_whoever_names_the_port_of_another_door_is_told_which_one_is_meant() -> None:
+    with Broker() as broker:
+        for url in (broker.amqp_url, broker.http_url):
+            with (
+                pytest.raises(Unavailable, match="the port of Flight is wanted, 8815 unless"),
+                connect(f"penstock://guest:guest@127.0.0.1:{urlsplit(url).port}") as client,
+            ):
+                client.queues()
