@@ -28,9 +28,9 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
 AROUND = 60
 """Characters on either side of the caret that are shown of a long expression."""
@@ -277,9 +277,28 @@ class LogBroken(Unavailable):
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut where it is long."""
-    text = repr(value)
+    """A value for a message, as a settings file or JSON writes it and not as Python does, cut where it is long."""
+    text = _as_written(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _as_written(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str() if value.isprintable() and "'" not in value:
+            return f"'{value}'"  # TOML's plain text, in which a backslash is itself
+        case Mapping():
+            table = cast("Mapping[object, object]", value)
+            inside = ", ".join([f"{key} = {_as_written(one)}" for key, one in table.items()])
+            return f"{{ {inside} }}" if inside else "{}"
+        case list():
+            return f"[{', '.join([_as_written(one) for one in cast('list[object]', value)])}]"
+        case _:
+            write = getattr(value, "isoformat", None)  # a day, a time or both, which TOML has
+            return str(write()) if callable(write) else repr(value)
 
 
 NEAR_MOST = 1_000

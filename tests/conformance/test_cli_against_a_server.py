@@ -92,4 +92,4 @@ def test_nobody_there_is_status_five() -> None:
 
 
 def test_a_folder_in_use_is_status_three(server: ServerProcess, tmp_path: Path) -> None:
-    penstock("serve", "--data", str(server.data), "--amqp", "off", "--http", "off", "--flight", "off", status=3)
+    penstock("serve", "--data", str(server.data), "--amqp", "off", "--http", "127.0.0.1:0", "--flight", "off", status=3)

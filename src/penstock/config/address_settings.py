@@ -9,21 +9,21 @@ import re
 from collections.abc import Callable, Mapping
 
 from penstock.config.queue_values import COUNT_MAX, BadValue
-from penstock.errors import known_name
+from penstock.errors import known_name, shown
 from penstock.records.address_settings import BESIDE, MAKERS
 from penstock.units import parse_duration, parse_size
 
 
 def _duration(value: object) -> int:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a duration with a unit, as '5s'")
+        raise ValueError(f"{shown(value)} is not a duration with a unit, as '5s'")
     return parse_duration(value)
 
 
 def _count(low: int) -> Callable[[object], int]:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"{value!r} is not a whole number")
+            raise ValueError(f"{shown(value)} is not a whole number")
         if not low <= value <= COUNT_MAX:
             raise ValueError(f"{value} is not in {low}..{COUNT_MAX}")
         return value
@@ -34,7 +34,7 @@ def _count(low: int) -> Callable[[object], int]:
 def _share(low: float, high: float) -> Callable[[object], float]:
     def read(value: object) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ValueError(f"{value!r} is not a number")
+            raise ValueError(f"{shown(value)} is not a number")
         if not low <= value <= high:
             raise ValueError(f"{value} is not in {low:g}..{high:g}")
         return float(value)
@@ -52,31 +52,31 @@ def _bytes(value: object) -> int:
     if type(value) is int and value == -1:
         return -1
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a size with a unit, as '10MiB'")
+        raise ValueError(f"{shown(value)} is not a size with a unit, as '10MiB'")
     return parse_size(value)
 
 
 def _truth(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
+        raise ValueError(f"{shown(value)} is neither true nor false")
     return value
 
 
 def _full_policy(value: object) -> str:
     if value not in ("PAGE", "FAIL", "DROP", "BLOCK"):
-        raise ValueError(f"{value!r} is not one of PAGE, FAIL, DROP, BLOCK")
+        raise ValueError(f"{shown(value)} is not one of PAGE, FAIL, DROP, BLOCK")
     return str(value)
 
 
 def _header(value: object) -> str:
     if not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is None:
-        raise ValueError(f"{value!r} is not the name of a header, in letters, digits and underscores")
+        raise ValueError(f"{shown(value)} is not the name of a header, in letters, digits and underscores")
     return value
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is not text")
+        raise ValueError(f"{shown(value)} is not text")
     return value
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from penstock.config.queue_values import BadValue
+from penstock.errors import shown
 from penstock.records.dataclass import dataclass
 from penstock.records.queue_settings import NAMES, QueueSettings, parse_recovery_point
 
@@ -196,7 +197,7 @@ class _Spelled(dict[str, str]):
     """Names of settings as the reader spells them, and the value that is to blame."""
 
     def __init__(self, spell: Callable[[str], str], value: object) -> None:
-        super().__init__(value=repr(value))
+        super().__init__(value=shown(value))
         self._spell = spell
 
     def __missing__(self, key: str) -> str:

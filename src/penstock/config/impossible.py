@@ -162,6 +162,13 @@ def _doors_without_certificate(settings: Settings) -> Iterator[Problem]:
         yield Problem(("tls", "min_version"), why)
 
 
+def _no_door(settings: Settings) -> Iterator[Problem]:
+    """A server that nobody could speak to, nor stop but by a signal."""
+    if not settings.listen.doors():
+        doors = ", ".join(type(settings.listen).model_fields)
+        yield Problem(("listen",), f"every door is off: give one of {doors} an address")
+
+
 def _places_of_pipelines(settings: Settings) -> Iterator[tuple[Path_, str]]:
     """Everything of pipelines that is in a vhost, and in which."""
     for index, one in enumerate(settings.pipeline):
@@ -251,7 +258,7 @@ def _links(settings: Settings) -> Iterator[Problem]:
 
 CHECKS: tuple[Callable[[Settings], Iterable[Problem]], ...] = (
     _twice, _unknown_people, _unknown_vhosts, _actions, _views, _views_of_pipelines, _doors_without_certificate,
-    _pipelines, _in_a_cluster, _archive, _arguments, _links,
+    _no_door, _pipelines, _in_a_cluster, _archive, _arguments, _links,
 )  # fmt: skip
 
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from penstock.config.foreign import Converted
 from penstock.config.foreign.converted import Path_, Place
 from penstock.config.settings import Settings
-from penstock.errors import known_name
+from penstock.errors import known_name, shown
 from penstock.units import format_duration, format_size
 
 T = TypeVar("T")
@@ -179,29 +179,29 @@ def in_our_words(details: ErrorDetails) -> Problem:
         return Problem(path, f"must be {words} {in_units(context[mark])}, not {given}")
     if kind in _SENTENCES:
         return Problem(path, _SENTENCES[kind](path, value, {"msg": details["msg"], **context}))
-    shown = "" if "password" in path else f", not {value!r}"
+    given = "" if _is_secret(path) else f", not {shown(value)}"
     wording = details["msg"].replace("Input should be", "must be")
-    return Problem(path, f"{wording[:1].lower()}{wording[1:]}{shown}")
+    return Problem(path, f"{wording[:1].lower()}{wording[1:]}{given}")
 
 
 def _no_choice(path: Path_, value: object, context: Mapping[str, object]) -> str:
     expected = str(context.get("expected", ""))
     choices = re.findall(r"'([^']*)'", expected)
     hint = known_name(value, choices) if isinstance(value, str) else ""
-    return f"{value!r} is not {'one of ' if len(choices) > 1 else ''}{expected}{hint}"
+    return f"{shown(value)} is not {'one of ' if len(choices) > 1 else ''}{expected}{hint}"
 
 
 def _no_table(path: Path_, value: object, context: Mapping[str, object]) -> str:
-    return f"{value!r} is not a table"
+    return f"{shown(value)} is not a table"
 
 
 def _no_list(path: Path_, value: object, context: Mapping[str, object]) -> str:
-    return f"is a list of tables: write [[{path[0]}]]" if len(path) == 1 else f"{value!r} is not a list"
+    return f"is a list of tables: write [[{path[0]}]]" if len(path) == 1 else f"{shown(value)} is not a list"
 
 
 def _no_form(path: Path_, value: object, context: Mapping[str, object]) -> str:
     pattern = str(context.get("pattern", ""))
-    return f"{value!r} is not {FORMS.get(pattern, f'of the form {pattern}')}"
+    return f"{shown(value)} is not {FORMS.get(pattern, f'of the form {pattern}')}"
 
 
 _SENTENCES: Mapping[str, Callable[[Path_, object, Mapping[str, object]], str]] = {
@@ -256,6 +256,13 @@ def _unit_at(path: Path_) -> object:
     model = _model_at(path[:-1])
     field = None if model is None else model.model_fields.get(str(path[-1]))
     return None if field is None else unit_of(field)
+
+
+def _is_secret(path: Path_) -> bool:
+    """Whether nobody else should read what stands there."""
+    model = _model_at(path[:-1])
+    field = None if model is None else model.model_fields.get(str(path[-1]))
+    return field is not None and SecretStr in (field.annotation, *get_args(field.annotation))
 
 
 def _keys_at(path: Path_) -> list[str]:

@@ -118,18 +118,18 @@ def read_policy(
     """A policy out of what somebody gave.  Raises InvalidArgument with the reason."""
     what = "operator policy" if operator else "policy"
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"a {what} needs a name, not {name!r}")
+        raise InvalidArgument(f"a {what} needs a name, not {shown(name)}")
     where = "" if origin == "file" else f"{what} '{name}': "  # of a file, its place says that
     found = _read_pattern(where, pattern)
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MOST:
         raise InvalidArgument(
-            f"{where}priority {priority!r} is not a whole number in {-PRIORITY_MOST}..{PRIORITY_MOST}"
+            f"{where}priority {shown(priority)} is not a whole number in {-PRIORITY_MOST}..{PRIORITY_MOST}"
         )
     if apply_to not in APPLY_TO:
         hint = known_name(apply_to, list(APPLY_TO)) if isinstance(apply_to, str) else ""
-        raise InvalidArgument(f"{where}apply-to {apply_to!r} is not one of {', '.join(APPLY_TO)}{hint}")
+        raise InvalidArgument(f"{where}apply-to {shown(apply_to)} is not one of {', '.join(APPLY_TO)}{hint}")
     if not isinstance(definition, Mapping):
-        raise InvalidArgument(f"{where}the definition {definition!r} is not an object of keys and values")
+        raise InvalidArgument(f"{where}the definition {shown(definition)} is not an object of keys and values")
     table = cast("Mapping[str, object]", definition)
     try:
         settings, alternate = _read_definition(table, operator=operator)
@@ -142,7 +142,8 @@ def read_policy(
 
 def _read_pattern(where: str, pattern: object) -> str:
     if not isinstance(pattern, str):
-        raise InvalidArgument(f"{where}the pattern {'is missing' if pattern is None else f'{pattern!r} is not text'}")
+        wrong = "is missing" if pattern is None else f"{shown(pattern)} is not text"
+        raise InvalidArgument(f"{where}the pattern {wrong}")
     try:
         compile_pattern(pattern)
     except PatternError as error:
@@ -163,7 +164,7 @@ def _read_definition(definition: Mapping[str, object], *, operator: bool) -> tup
             raise BadValue(key, f"an operator policy may not say it{known}")
         if key == ALTERNATE:
             if not isinstance(value, str):
-                raise BadValue(key, f"{value!r} is not text")
+                raise BadValue(key, f"{shown(value)} is not text")
             alternate = value
         elif key in _HARMLESS:
             _check_harmless(key, value, _HARMLESS[key])
@@ -191,11 +192,11 @@ def _check_harmless(key: str, value: object, allowed: tuple[object, ...] | type)
     value = value.decode(errors="replace") if isinstance(value, bytes) else value
     if isinstance(allowed, tuple):
         if not any(value == one and type(value) is type(one) for one in allowed):
-            raise BadValue(key, f"{value!r} is not one of {', '.join(map(str, allowed))}")
+            raise BadValue(key, f"{shown(value)} is not one of {', '.join(map(str, allowed))}")
         return
     least = 1 if key in _GROUPS else 0
     if type(value) is not allowed or (isinstance(value, int) and value < least):  # a time is none, nor is truth
-        raise BadValue(key, f"{value!r} is not {'text' if allowed is str else f'a whole number from {least} on'}")
+        raise BadValue(key, f"{shown(value)} is not {'text' if allowed is str else f'a whole number from {least} on'}")
 
 
 def _why_unknown(key: str) -> str:

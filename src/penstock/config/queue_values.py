@@ -354,7 +354,7 @@ def in_line(value: object) -> str:
             return "true" if value else "false"
         case Mapping():
             table = cast("Mapping[str, object]", value)
-            return f"{{ {', '.join(f'{name} = {in_line(one)}' for name, one in table.items())} }}"
+            return f"{{ {', '.join(f'{name} = {in_line(one)}' for name, one in table.items())} }}" if table else "{}"
         case _ if type(value) in (list, tuple):  # an address is a tuple with words of its own
             return ", ".join([in_line(one) for one in cast("Sequence[object]", value)]) or "none"
         case _:

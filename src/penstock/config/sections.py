@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.errors import shown
 from penstock.units import format_address, parse_duration, parse_size
 
 MIB = 1 << 20
@@ -54,7 +55,7 @@ def _with_unit(value: object, unit: str) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < inf:
         raise ValueError(f"{value} needs a unit: write '{value}{unit}' if that is meant")
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text with a unit")
+        raise ValueError(f"{shown(value)} is not text with a unit")
     return value
 
 
@@ -107,7 +108,7 @@ def _read_already(value: object) -> Address | None:
     """An address, or None, that is no text any more.  ValueError for anything else."""
     if value is None or isinstance(value, Address):
         return value
-    raise ValueError(f'{value!r} is not an address: write host:port, as in "127.0.0.1:5672", or off')
+    raise ValueError(f'{shown(value)} is not an address: write host:port, as in "127.0.0.1:5672", or off')
 
 
 def _address(value: object) -> object:

@@ -51,7 +51,7 @@ from penstock.config.vhost_sections import (
     Vhost,
     ViewSection,
 )
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.rights import Tag
@@ -150,7 +150,7 @@ class Retention(ArchiveRetention):
         if value == FOREVER:
             return {"share": 1}
         if isinstance(value, str):
-            raise ValueError(f'{value!r} is no retention: give "{FOREVER}", or a table with age, bytes or share')
+            raise ValueError(f'{shown(value)} is no retention: give "{FOREVER}", or a table with age, bytes or share')
         return value
 
 

@@ -31,7 +31,7 @@ from penstock.config.sections import (
     Name,
     Section,
 )
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, SCHEMA_TYPES, wrong_type
@@ -115,7 +115,7 @@ class EntitlementSection(Section):
 
 def _interval(value: object) -> int:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text with a unit, as in '5s'")
+        raise ValueError(f"{shown(value)} is not text with a unit, as in '5s'")
     return parse_duration(value)
 
 

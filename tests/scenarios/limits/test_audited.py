@@ -223,7 +223,7 @@ def test_a_bad_argument_of_a_queue_with_a_long_name_still_says_what_is_allowed()
     with Broker() as broker, amqp(broker) as channel:
         for arguments, end in (
             ({"x-max-length": -1}, "-1 is not in 0..9223372036854775807"),
-            ({"x-max-length-bytes": True}, "True is not a whole number"),
+            ({"x-max-length-bytes": True}, "true is not a whole number"),
             ({"x-expires": 5, "x-queue-expires": 9}, "which is there too"),
         ):
             other = channel.connection.channel()

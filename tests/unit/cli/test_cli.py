@@ -285,9 +285,9 @@ def test_check_and_serve_refuse_alike_what_names_nothing(run: Run, tmp_path: Pat
     status, _, err = run("check", str(bad))
     assert status == 2
     assert f"{bad}:{said}" in err
-    none = ("--amqp", "off", "--http", "off", "--flight", "off", "--data", str(tmp_path / "data"))
+    one = ("--amqp", "off", "--http", "127.0.0.1:0", "--flight", "off", "--data", str(tmp_path / "data"))
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "serve", str(bad), *none], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "penstock", "serve", str(bad), *one], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, f"{bad}:{said}" in done.stderr) == (2, True), done.stderr
 

@@ -136,7 +136,7 @@ def test_settings_are_frozen() -> None:
         ("[server]\nmemory = -1", "settings:2: [server] memory: -1 is not text with a unit"),
         ("[log]\nack_sync = inf", "settings:2: [log] ack_sync: inf is not text with a unit"),
         ("[server]\ndoors = []", "settings:2: [server] doors: must be 'auto' or a valid integer, not []"),
-        ("[server]\ndoors = { a = 1 }", "[server] doors: must be 'auto' or a valid integer, not {'a': 1}"),
+        ("[server]\ndoors = { a = 1 }", "[server] doors: must be 'auto' or a valid integer, not { a = 1 }"),
         (
             "[[entitlement]]\nread = ['a']",
             "settings:2: [[entitlement]] number 1 read: must be a valid boolean or a valid string, not ['a']",
@@ -166,7 +166,20 @@ def test_settings_are_frozen() -> None:
             "invalid arg 'x-message-ttl' for queue 'q'",
         ),
         ("[listen]\namqp = 5672", "settings:2: [listen] amqp: 5672 is not an address: write host:port"),
-        ("[listen]\nhttp = false", "settings:2: [listen] http: False is not an address: write host:port"),
+        ("[server]\nmemory = { a = [true] }", "[server] memory: { a = [true] } is not text with a unit"),
+        ("[log]\nack_sync = 2026-01-02T03:04:05Z", "ack_sync: 2026-01-02T03:04:05+00:00 is not text with a unit"),
+        ("[server]\nsync = 2026-01-02", "[server] sync: 2026-01-02 is not one of 'commit'"),
+        ("[server]\nname = true", "[server] name: must be a valid string, not true"),
+        ('[[queue]]\nname = "q"\nlease_period = 07:30:00', "lease_period: 07:30:00 is not a duration with a unit"),
+        ('[[queue]]\nname = "q"\nretry = true', "retry: true is not a table of initial"),
+        ('[[queue]]\nname = "q"\nleasing = "a\\\\b"', "leasing: 'a\\b' is not one of sublet"),
+        ('[[address]]\npattern = "a"\nexpiry_delay = true', "expiry_delay: true is not a duration with a unit"),
+        ('[[policy]]\nname = "p"\npattern = "a"\ndefinition = { max-length = true }', "max-length: true is not a"),
+        (
+            '[listen]\namqp = "off"\nhttp = "off"\nflight = "off"',
+            "settings:1: [listen]: every door is off: give one of amqp, http, flight, amqps, https, flight_tls an ",
+        ),
+        ("[listen]\nhttp = false", "settings:2: [listen] http: false is not an address: write host:port"),
         (
             '[amqp]\nheartbeat = "500ms"',
             "heartbeat: must be whole seconds, 65535 at most, or 0s for none, not 500ms",
@@ -259,6 +272,21 @@ def test_settings_are_frozen() -> None:
 def test_a_mistake_names_its_place_and_the_way_out(text: str, message: str) -> None:
     told = refusal(text)
     assert any(part in told for part in message.split("|"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[cluster]\nregistry = "manual"\nsecret = 12345678',
+        '[[user]]\nname = "u"\npassword = 12345678',
+        '[[user]]\nname = "u"\npassword_hash = 12345678',
+        '[[link]]\nname = "b"\nto = ["penstock://b"]\ntopic = [{ pattern = "t" }]\npassword = 12345678',
+    ],
+)
+def test_a_secret_that_is_no_text_is_not_told_to_who_reads_the_mistake(text: str) -> None:
+    told = refusal(text)
+    assert told.endswith(": must be a valid string")
+    assert "12345678" not in told
 
 
 @pytest.mark.parametrize("section", sorted(LATER_SECTIONS))

@@ -33,7 +33,7 @@ allow_execute = true
 
 [listen]
 amqp = "off"
-http = "off"
+http = "127.0.0.1:0"
 flight = "off"
 
 [[queue]]

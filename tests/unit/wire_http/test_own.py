@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pika
 import pytest
 
@@ -92,7 +94,7 @@ def test_a_count_has_one_limit_at_every_door(http: Http, act: str, count: int) -
     told = http.refused(
         "POST", f"queues/%2F/q/{act}", {"to": "r", "count": count} if act == "move" else {"count": count}
     )
-    assert told == f"count is {count}, not a whole number from 1 to 10000"
+    assert told == f"count is {json.dumps(count)}, not a whole number from 1 to 10000"
 
 
 def test_an_empty_filter_of_a_peek_is_none(http: Http) -> None:
