@@ -2,8 +2,8 @@
 
 Those of its grammar and its truth tables stand in `tests/expr_tables.py`, those of functions, edges and messages here.
 
-Every backend runs all of it: Python and Arrow in `tests/unit/expr/test_cases.py`, Spark in
-`tests/spark/test_expressions.py`, in one job.  The messages are the rows of one batch.
+Every backend runs it: Python and Arrow all in `tests/unit/expr/test_cases.py`, Spark in one job what it judges itself,
+and of what it has Python judge a sample, in `tests/spark/test_expressions.py`.  The messages are the rows of one batch.
 """
 
 # fmt: off
