@@ -21,7 +21,7 @@ from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.inference import infer
 
-BODIES = 200
+BODIES = 100
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 
 Parsed = tuple[list[Any], list[str | None]]
