@@ -19,7 +19,7 @@ from penstock.core.commands.containing import Containing
 from penstock.core.commands.life import Life
 from penstock.core.state.durable import Reign
 from penstock.records.chunks import Now
-from sharing import Shares, in_order, is_aside, step_aside
+from sharing import Shares, in_order, is_aside, note_of, step_aside
 
 PHASES = [phase for phase in Phase if phase is not Phase.shrink or "PENSTOCK_UNSHRUNK" not in os.environ]
 """Who only asks whether a test fails does not wait for the smallest example."""
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     given = getattr(config, "workerinput", None)
     if given and is_aside(given["workerid"], given["workercount"]):
-        step_aside()
+        step_aside(note_of(given))
     with_loaded_children()
     config.pluginmanager.register(Costs())
 

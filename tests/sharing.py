@@ -8,9 +8,13 @@ lease or a disk now and then.  What is left at the end they share.
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -86,26 +90,55 @@ def is_aside(worker: str, count: int) -> bool:
     return count > PROCESSES and worker == f"gw{count - 1}"
 
 
-def step_aside() -> None:
+def step_aside(note: Path) -> None:
     """Have what the others leave of the cores, with all that this process starts, in a session of its own: Linux gives
-    each session a part of a core, whatever its processes say of themselves.
+    each session a part of a core, whatever its processes say of themselves.  note: a file for its number.
     """
     if hasattr(os, "SCHED_IDLE"):
         os.setsid()
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        with suppress(OSError):  # not every Linux parts the cores so
-            Path("/proc/self/autogroup").write_text("19")
+        note.write_text(f"{os.getpid()}")
+        _take(os.getpid(), os.SCHED_IDLE, nice=19)
+
+
+def come_back(note: Path) -> None:
+    """Nobody is left who has to go before it; other work of the machine would, and for as long as that lasts."""
+    with suppress(FileNotFoundError):  # it has not stepped aside
+        pid = int(note.read_text())
+        note.unlink()
+        _take(pid, os.SCHED_OTHER, nice=0)
+
+
+def _take(pid: int, policy: int, nice: int) -> None:
+    with suppress(OSError):  # only root comes back from here; and the process may have ended
+        os.sched_setscheduler(pid, policy, os.sched_param(0))
+    with suppress(OSError):  # not every Linux parts the cores by sessions
+        Path(f"/proc/{pid}/autogroup").write_text(f"{nice}")
+
+
+def note_of(given: Mapping[str, Any]) -> Path:
+    """Where the one aside leaves its number.  given: what xdist tells a process of the tests."""
+    return Path(tempfile.gettempdir()) / f"penstock-aside-{given['testrunuid']}"
 
 
 class Shares(LoadScopeScheduling):
     """Shares to processes as these become free."""
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        """Who waits for what is alone goes on when that has ended."""
+        """Who waits for what is alone goes on when that has ended; the one aside comes back when all others have."""
         super().mark_test_complete(node, item_index, duration)
-        if place_of(self._split_scope(self.registered_collections[node][item_index]))[0] == FIRST:
+        group = place_of(self._split_scope(self.registered_collections[node][item_index]))[0]
+        if group == FIRST:
             for other in self.nodes:
                 self._reschedule(other)
+        if group != LAST and all(
+            place_of(share)[0] == LAST for share in chain(self.workqueue, self._taken(self.nodes))
+        ):
+            come_back(note_of(node.workerinput))
+
+    def _taken(self, nodes: Iterable[WorkerController]) -> Iterator[str]:
+        """Shares that these have, and have not run to their end."""
+        for node in nodes:
+            yield from (share for share, tests in self.assigned_work[node].items() if not all(tests.values()))
 
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid.partition("::")[0])
@@ -114,9 +147,8 @@ class Shares(LoadScopeScheduling):
         """The share that is this process's turn, if there is one."""
         if is_aside(node.gateway.id, self.numnodes):
             return next((share for share in self.workqueue if place_of(share)[0] == LAST), None)
-        others = [work for other, work in self.assigned_work.items() if other is not node]
-        taken = (share for work in others for share, tests in work.items() if not all(tests.values()))
-        return None if any(place_of(share)[0] == FIRST for share in taken) else next(iter(self.workqueue), None)
+        others = self._taken(other for other in self.nodes if other is not node)
+        return None if any(place_of(share)[0] == FIRST for share in others) else next(iter(self.workqueue), None)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         share = self._next(node)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +13,9 @@ from typing import Any
 
 import pytest
 
+import sharing
 from choices import SEED
-from sharing import ALONE, CLOCKLESS, FIRST, LAST, LONG, PROCESSES, TESTS, Shares, place_of, share_of
+from sharing import ALONE, CLOCKLESS, FIRST, LAST, LONG, PROCESSES, TESTS, Shares, come_back, place_of, share_of
 
 FILES = [
     *ALONE, "spark/test_sink.py", "spark/test_kills.py", "sites/test_sharing.py", "cluster_of_servers/test_tls.py",
@@ -25,6 +29,7 @@ class Process:
 
     def __init__(self, name: str) -> None:
         self.gateway = SimpleNamespace(id=name)
+        self.workerinput = {"testrunuid": "any"}
         self.shutting_down = False
         self.given: list[int] = []
 
@@ -40,8 +45,12 @@ class Process:
         return len(self.given) > (not self.shutting_down)
 
 
-def run(count: int, tests: list[str], chance: random.Random) -> list[tuple[str, str, list[str]]]:
-    """Each test in the order of their ends: where it ran, its share, and the shares that were beside it."""
+Done = list[tuple[str, str, list[str]]]
+"""Each test in the order of their ends: where it ran, its share, and the shares that were beside it."""
+
+
+def run(count: int, tests: list[str], chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[Done, list[int]]:
+    """What was done, and how much of it when the one aside was let come back."""
     config: Any = SimpleNamespace(
         getvalue=lambda _: ["popen"] * count, option=SimpleNamespace(loadscopereorder=False), rootpath=Path()
     )
@@ -51,7 +60,8 @@ def run(count: int, tests: list[str], chance: random.Random) -> list[tuple[str, 
         shares.add_node(one)
         shares.add_node_collection(one, tests)
     shares.schedule()
-    done = list[tuple[str, str, list[str]]]()
+    done, came_back = Done(), list[int]()
+    monkeypatch.setattr(sharing, "come_back", lambda note: came_back.append(len(done)))
     while busy := [one for one in processes if one.begins]:
         one = chance.choice(busy)
         beside = [share_of(tests[other.given[0]].partition("::")[0]) for other in busy if other is not one]
@@ -62,15 +72,17 @@ def run(count: int, tests: list[str], chance: random.Random) -> list[tuple[str, 
             for other in processes:
                 other.shutdown()
     assert not shares.has_pending
-    return done
+    return done, came_back
 
 
 @pytest.mark.parametrize("count", [1, 2, PROCESSES, PROCESSES + 1, 16])
-def test_each_test_is_run_once_and_what_is_alone_has_nothing_beside_it_that_knows_a_clock(count: int) -> None:
+def test_each_test_is_run_once_and_what_is_alone_has_nothing_beside_it_that_knows_a_clock(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance, busy = random.Random(SEED), set[str]()
     for _ in range(30):
         tests = [f"tests/{file}::test_{number}" for file in FILES for number in range(chance.randrange(4))]
-        done = run(count, tests, chance)
+        done, came_back = run(count, tests, chance, monkeypatch)
         assert Counter(share for _, share, _ in done) == Counter(share_of(one.partition("::")[0]) for one in tests)
         for process, share, beside in done:
             around = {place_of(one)[0] for one in beside}
@@ -80,7 +92,39 @@ def test_each_test_is_run_once_and_what_is_alone_has_nothing_beside_it_that_know
             if process == f"gw{count - 1}" and count > PROCESSES:
                 assert place_of(share)[0] == LAST
             busy.add(process)
+        clocks = [at for at, (_, share, _) in enumerate(done, 1) if place_of(share)[0] != LAST]
+        assert came_back == clocks[-1:]
     assert len(busy) >= min(count, PROCESSES + 1), "some wait for ever"
+
+
+ASIDE = """
+import sys
+from pathlib import Path
+from sharing import step_aside
+
+step_aside(Path(sys.argv[1]))
+print("aside", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux alone has it")
+def test_who_steps_aside_has_what_others_leave_until_it_comes_back(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    command = [sys.executable, "-c", ASIDE, str(note)]
+    environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:
+        group = Path(f"/proc/{process.pid}/autogroup")
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"aside\n"
+        assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
+        assert os.getsid(process.pid) == process.pid
+        assert not group.exists() or group.read_text().endswith(" nice 19\n")
+        come_back(note)
+        assert os.sched_getscheduler(process.pid) == os.SCHED_OTHER or os.geteuid()
+        assert not group.exists() or group.read_text().endswith(" nice 0\n")
+        process.communicate()
+    come_back(note)  # nobody is aside any more
 
 
 def test_the_tables_name_what_there_is() -> None:
