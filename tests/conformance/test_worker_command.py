@@ -115,6 +115,34 @@ def test_an_app_that_is_not_there_is_told_with_what_is(shop: Path, broker: Broke
     assert "no module 'nothing'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "status", "first", "last"),
+    [
+        (
+            "def app(:\n",
+            2,
+            "penstock: {folder}/broken.py:1: invalid syntax",
+            "  PS105. Use a value the message allows.",
+        ),
+        ("import nothing_there\n", 1, "Traceback (most recent call last):", "No module named 'nothing_there'"),
+        ("1 / 0\n", 1, "Traceback (most recent call last):", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_module_that_cannot_be_loaded_is_told_by_its_own_lines(
+    tmp_path: Path, text: str, status: int, first: str, last: str
+) -> None:
+    (tmp_path / "broken.py").write_text(text)
+    command = [sys.executable, "-m", "penstock", "worker", "broken:app"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
+    )
+    told = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (status, "")
+    assert told[0].startswith(first.format(folder=tmp_path))
+    assert told[-1].endswith(last)
+    assert len(told) <= 5, "nothing of typer, importlib or this command"
+
+
 def test_a_change_of_the_program_starts_it_again(shop: Path, broker: Broker) -> None:
     (shop / ".venv").mkdir()
     process = start(shop, broker, "--reload")

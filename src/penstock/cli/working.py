@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli.output import Json, counted, note, root, write_json, write_table
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.child_process import Child
@@ -64,17 +66,35 @@ def worker(
     if processes > 1 or reload:
         sources = Sources(Path.cwd()) if reload else None
         raise typer.Exit(_several(target, url, processes, burst, verbose, json, sources))
-    from penstock.worker.app import load
-
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    app = load(target, Path.cwd())
+    app = _loaded(target)
     if with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     if not json:
         _tell(app)
     counts = app.run(url=url, burst=burst)
     _tell_counts(counts, json)
+
+
+def _loaded(target: str) -> App:
+    """The app.  What its module raises is told by that module's own lines, without those that led there."""
+    from penstock.worker import app
+
+    try:
+        return app.load(target, Path.cwd())
+    except PenstockError:
+        raise
+    except SyntaxError as error:
+        raise InvalidArgument(f"{error.filename}:{error.lineno}: {error.msg}") from None
+    except Exception as error:  # noqa: BLE001 - a module may raise whatever it likes
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename in {__file__, app.__file__, importlib.__file__}:
+            own = own.tb_next
+        while own is not None and own.tb_frame.f_code.co_filename.startswith("<frozen"):
+            own = own.tb_next
+        sys.stderr.write("".join(traceback.format_exception(error.with_traceback(own))))
+        raise typer.Exit(1) from None
 
 
 def _end_with_parent() -> None:
