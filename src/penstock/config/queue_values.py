@@ -277,7 +277,9 @@ def _retry(value: object, style: Style, spelled: str) -> Retry:
     if isinstance(value, Retry):
         return value
     if not isinstance(value, Mapping):
-        raise BadValue(spelled, f"{shown(value)} is not a table of {', '.join(_RETRY)}")
+        raise BadValue(
+            spelled, f"{shown(value)} is not a table of {', '.join(_RETRY)}, as in {{ initial = '1s', max = '5m' }}"
+        )
     table = cast("Mapping[object, object]", value)
     read = dict[str, Any]()
     for name, item in table.items():

@@ -80,6 +80,10 @@ def wrong(run: Run, url: str) -> Wrong:
             "queue declare r --set max_length_bytes=5",
             "a size needs a unit: write max_length_bytes=5B if bytes are meant",
         ),
+        (
+            "queue declare r --set retry=2s",
+            "'2s' is not a table of initial, factor, max, jitter, attempts, as in { initial =",
+        ),
         ("queue declare r --set lease_period=true", "lease_period of queue 'r': true is not a"),
         ("queue alter q --set queue=x", "'queue' is no setting of a queue"),
         ("queue alter q --unset queue", "'queue' is no setting of a queue"),
