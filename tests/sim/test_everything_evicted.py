@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from choices import stride
+from sim import test_server_faults
 from sim.serverkit import Life
 from sim.test_server_faults import test_the_disk_fails_once_at_every_commit as test_faults
 from sim.test_server_lives import live
@@ -17,7 +19,8 @@ __all__ = ["test_checkpoints", "test_faults", "test_starts"]
 
 @pytest.fixture(autouse=True)
 def _no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each life begins with a budget of nothing."""
+    """Each life begins with a budget of nothing; every other commit of those that fail beside it does so here."""
+    monkeypatch.setattr(test_server_faults, "EACH", stride(2))
     begin = Life.__init__
 
     def evicting(self: Life, *args: object, **how: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from datetime import date
 from functools import cache
 from typing import Any
@@ -18,21 +19,23 @@ from penstock.log.archive.repairing import check, rebuilt
 from penstock.log.archive.row_groups import Archive
 from penstock.log.simdisk import SimDisk
 from penstock.records.schema import COLUMNS
-from unit.log.test_archive import DAY, FEW, Run, between, history, read_back, same
+from unit.log.test_archive import DAY, FEW, TOPICS, Run, between, history, read_back, same
 
 NOW = 20_010 * DAY
 FAR = 1 << 60
 
 
-def made(seed: int, rows: int = 900, stretches: int = 6, *, merged: bool = True) -> Run:
+def made(seed: int, rows: int = 900, stretches: int = 6, *, merged: bool = True, topics: Sequence[str] = TOPICS) -> Run:
     """An archive of some days."""
-    files, table = built(seed, rows, stretches, merged)
+    files, table = built(seed, rows, stretches, merged, tuple(topics))
     return Run(SimDisk(files), table, stretches)
 
 
 @cache
-def built(seed: int, rows: int, stretches: int, merged: bool) -> tuple[dict[str, bytes], pa.Table]:
-    table = history(seed, rows)
+def built(
+    seed: int, rows: int, stretches: int, merged: bool, topics: tuple[str, ...]
+) -> tuple[dict[str, bytes], pa.Table]:
+    table = history(seed, rows, topics=topics)
     at = COLUMNS.get_field_index("time")
     times = table.column(at).cast(pa.int64()).to_numpy()
     slow = times[0] + (times - times[0]) * (4 * DAY // (times[-1] - times[0]))
@@ -130,7 +133,7 @@ def test_what_somebody_may_still_ask_for_stays_and_so_does_the_newest_day() -> N
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("what", MENU)
 def test_a_damaged_manifest_is_named_and_made_anew_as_it_was(what: str, merged: bool) -> None:
-    run = made(14, merged=merged)
+    run = made(14, merged=merged, topics=FEW)
     was, files = run.manifest(), run.disk.files()
     damage(files, NAME, what, random.Random(what))
     damaged = Run(SimDisk(files), run.table, 6)
