@@ -117,18 +117,11 @@ class Timetable:
 
     def move(self, wanted: Chunk, when: int) -> Ints:
         """Another time for those of the wanted that are here; their LSNs, in no order."""
-        asked = view(wanted)
         found = [NOBODY]
-        for number, block in enumerate(self.blocks):
-            if block.lsns[-1] < wanted[0] or block.lsns[0] > wanted[-1]:
-                continue
-            held = np.frombuffer(block.lsns, dtype=np.int64)
-            part = asked[slice(*np.searchsorted(asked, (held[0], held[-1] + 1)).tolist())]
-            at = np.searchsorted(held, part)
-            at = at[held[at] == part]
-            if len(at):
-                found.append(held[at])
-                self.blocks[number] = block.moved(at, when)
+        for number, (block, chosen) in enumerate(zip(self.blocks, self._wanted(wanted), strict=True)):
+            if chosen is not None and chosen.any():
+                found.append(block.columns()[0][chosen])
+                self.blocks[number] = block.moved(np.flatnonzero(chosen), when)
         return np.concatenate(found)
 
     def next_after(self, moment: int) -> int:
