@@ -32,10 +32,13 @@ from penstock.records.kinds import MEANINGS, Kind, State
 NONE: Ints = np.zeros(0, dtype=np.int64)
 
 
-READY, LEASED, PLANNED, DELAYED, PAST = range(5)
-"""Places; PAST is scheduled for a time that was over when it was published: it needs no DUE."""
+READY, LEASED, PLANNED, DELAYED, PAST, TRIED = range(6)
+"""Places; PAST is scheduled for a time that was over when it was published: it needs no DUE.  TRIED has been granted
+before the base of a log, which does not say whether it was leased then."""
 
-_STATES: Sequence[tuple[State, ...]] = (("ready",), ("leased",), ("planned",), ("delayed",), ("ready", "delayed"))
+_STATES: Sequence[tuple[State, ...]] = (
+    ("ready",), ("leased",), ("planned",), ("delayed",), ("ready", "delayed"), ("ready", "leased"),
+)  # fmt: skip
 """What the table of kinds calls each place."""
 
 _ACTS = {kind: meaning for kind, meaning in MEANINGS.items() if meaning.to is not None}
@@ -127,7 +130,7 @@ class AuditedQueue:
         events = self._expand(boots, find)
         if len(events.a):
             self._histories(self._living(events, find), boots, gone, runs, find)
-        self.state[(self.state == LEASED) & (runs < len(boots))] = READY
+        self.state[_may_be_leased(self.state) & (runs < len(boots))] = READY
         if self.ended:
             self.counts["deleted with the queue"] += size - int(gone.sum())
             gone[:] = True
@@ -201,7 +204,7 @@ class AuditedQueue:
         # what was so just before each event
         state, since, until = np.roll(after, 1), np.roll(run, 1), np.roll(value, 1)
         state[first], since[first], until[first] = self.state[message[first]], 0, self.until[message[first]]
-        state[(state == LEASED) & (run > since)] = READY
+        state[_may_be_leased(state) & (run > since)] = READY
         grant, due = _AFTER[op] == LEASED, op == Kind.DUE
         tries = so_far(grant, first)
 
@@ -211,7 +214,8 @@ class AuditedQueue:
 
         refused = _REFUSED[op, state]
         for kind, place in sorted({*zip(op[refused].tolist(), state[refused].tolist(), strict=True)}):
-            bad, stood = refused & (op == kind) & (state == place), _STATES[place][0]
+            bad, number = refused & (op == kind) & (state == place), int(place)
+            stood: State = _STATES[number][0]
             check(_broken(Kind(kind), stood), bad, f"messages were {_DONE[kind]} while they were {stood}")
         leap = grant & (value != self.attempts[message] + tries)
         check("attempts", leap, "a grant's attempt is not the one before plus 1")
@@ -242,6 +246,11 @@ class AuditedQueue:
         """Whether the queue was at-most-once when each record was written."""
         place = np.searchsorted(np.array([lsn for lsn, _ in self.once]), order, side="right") - 1
         return np.array([once for _, once in self.once], dtype=np.bool_)[np.maximum(place, 0)]
+
+
+def _may_be_leased(state: Ints) -> Bools:
+    held: Bools = (state == LEASED) | (state == TRIED)
+    return held
 
 
 def _broken(kind: Kind, stood: State) -> str:

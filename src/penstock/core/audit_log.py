@@ -42,6 +42,7 @@ from penstock.core.audit_histories import (
     PAST,
     PLANNED,
     READY,
+    TRIED,
     WHOLE,
     AuditedQueue,
     Events,
@@ -135,7 +136,8 @@ class Audit:
             )
             owners = np.array(told.columns.get("owner", []), dtype=np.int64).reshape(-1, 3)
             queue.owned = [(0, low, high, owner) for low, high, owner in owners.tolist()]
-            queue.take(lsns, attempts, np.where(until > 0, DELAYED, READY), until, transient)
+            stood = np.where(until > 0, DELAYED, np.where(attempts > 0, TRIED, READY))
+            queue.take(lsns, attempts, stood, until, transient)
         for number, pairs in self._streams.load(state.streams):
             held = self._queues[number]
             pairs = self._share.cut(pairs)
