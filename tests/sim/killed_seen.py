@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy as copy_of
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import flat, spread
 from penstock.log.log import Log
-from penstock.records.kinds import PUBLISHES
+from penstock.records.entries import Entry, Publishes, singly
+from penstock.records.kinds import PUBLISHES, Kind
+from penstock.records.one_or_each import value_at
 from penstock.testing import Broker
 
 APART = {"deliveries", "failures", "cancels", "unseen", "rank", "transient"}
@@ -47,9 +49,10 @@ class Seen:
     queues: dict[str, tuple[object, ...]]
     messages: dict[int, Counter[Place]]  # by their number
     records: dict[str, dict[int, bytes]]  # of topics, by key
-    told: list[tuple[str, bytes]]  # all that was ever published and stored: topic and body, in order
+    told: dict[int, tuple[str, bytes]]  # what was published and stored, by LSN: topic and body
     rest: dict[str, object]
     passing: bool = False  # a queue looks through the log still
+    fleeting: set[Place] = field(default_factory=set[Place])  # what goes with the server: queue, LSN
 
     def where(self) -> tuple[object, ...]:
         """What is in which queue, whatever its place."""
@@ -67,10 +70,14 @@ class Seen:
                 messages[number] = Counter(left)
         return replace(self, messages=messages)
 
+    def since(self, lsn: int) -> Seen:
+        """With what the log has behind that."""
+        return replace(self, told={at: row for at, row in self.told.items() if at > lsn})
+
     def differences(self, other: Seen) -> list[str]:
         """Where the two are not the same."""
         out = list[str]()
-        for one in fields(self)[:-1]:
+        for one in fields(self)[:-2]:
             mine, theirs = getattr(self, one.name), getattr(other, one.name)
             if mine != theirs and isinstance(mine, dict):
                 out += [f"{one.name}: {key}: {mine.get(key)} and {theirs.get(key)}"
@@ -80,12 +87,15 @@ class Seen:
         return out
 
 
-def seen_of(state: DurableState, log: Log) -> Seen:
-    """What a state says, with bodies as the log has them."""
-    rows = {lsn: (topic, body) for lsn, topic, body in stored(log)}
+def seen_of(state: DurableState, log: Log, gathered: Sequence[Entry] = ()) -> Seen:
+    """What a state says, with bodies as the log has them, and what it has gathered."""
+    rows, transient = told_of(log, gathered)
     state = canonical(state)
-    queues, messages = dict[str, tuple[object, ...]](), dict[int, Counter[Place]]()
+    queues, messages, fleeting = dict[str, tuple[object, ...]](), dict[int, Counter[Place]](), set[Place]()
     for queue in state.queues.values():
+        if not queue.durable:
+            fleeting |= {(queue.name, 0), *((queue.name, lsn) for lsn in flat(queue.waiting).tolist())}
+            continue
         queues[queue.name] = (
             queue.settings,
             queue.arguments,
@@ -102,6 +112,9 @@ def seen_of(state: DurableState, log: Log) -> Seen:
             for name in ("not_before", "expires_at", "place", "key", "dedup", "barrier")
         ]
         for lsn, *values in zip(lsns.tolist(), *kept, strict=True):
+            if lsn in transient:
+                fleeting.add((queue.name, lsn))
+                continue
             number = json.loads(rows[lsn][1])["id"]
             messages.setdefault(number, Counter())[(queue.name, lsn, *values)] += 1
     records = {
@@ -116,15 +129,34 @@ def seen_of(state: DurableState, log: Log) -> Seen:
         queues,
         messages,
         records,
-        list(rows.values()),
+        {lsn: row for lsn, row in rows.items() if lsn not in transient},
         rest,
         any(queue.passing is not None for queue in state.queues.values()),
+        fleeting,
     )
 
 
 def plain(value: Any) -> object:
     """One that stays as it is."""
     return dict(value) if isinstance(value, dict) else copy_of(value)
+
+
+def told_of(log: Log, gathered: Sequence[Entry]) -> tuple[dict[int, tuple[str, bytes]], set[int]]:
+    """Topic and body of all that a log has, by LSN; and which of it goes with the server."""
+    rows, transient = dict[int, tuple[str, bytes]](), set[int]()
+    for batch in log.batches(0, 1 << 60, ["lsn", "kind", "name", "body"]):
+        for row in batch.to_pylist():
+            if row["kind"] in PUBLISHES:
+                rows[row["lsn"]] = row["name"], row["body"]
+                if row["kind"] == Kind.PUBLISH_TRANSIENT:
+                    transient.add(row["lsn"])
+    for entry in singly(gathered):
+        if isinstance(entry, Publishes):
+            for at, body in enumerate(entry.bodies):
+                rows[entry.first + at] = entry.topic_of(at).name, body
+                if value_at(entry.transient, at):
+                    transient.add(entry.first + at)
+    return rows, transient
 
 
 def stored(log: Log) -> list[tuple[int, str, bytes]]:
@@ -146,9 +178,10 @@ def between(found: Seen, before: Seen, after: Seen) -> bool:
 
 
 def folded(log: Log) -> DurableState:
-    """By all records, from the first."""
-    folding = Fold()
-    folding.feed(pa.Table.from_batches(list(log.batches(0, 1 << 60))))
+    """By all records, from the first; or from the base that stands for those that are gone."""
+    floor, state = log.base_state() or (0, b"")
+    folding = Fold(DurableState.decode(state)) if state else Fold()
+    folding.feed(pa.Table.from_batches(list(log.batches(floor, 1 << 60))))
     return folding.finish()
 
 

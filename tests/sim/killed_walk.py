@@ -1,5 +1,6 @@
 """Walks over every command there is, whose disk is looked at before each call that changes it: what a power cut or a
-kill would leave there must be what one of the commands left, wholly.
+kill would leave there must be what one of the commands left, wholly.  Beside them goes what `killed_upkeep` has: the
+log lets segments go and writes them anew, checkpoints are taken bit by bit, the disk fails, clients come over AMQP.
 
 A walk runs once.  Before writes, syncs, renames and removals the disk is copied; each copy is then crashed by itself,
 folded with and without its checkpoints, and started.  What a copy shows is compared with what the server showed after
@@ -29,10 +30,10 @@ from penstock.testing import Broker
 from penstock.testing.inbox import Message, Subscription
 from penstock.testing.instance import FakeClock
 from sim.killed_seen import Seen, between, emptied, folded, plainly, seen_of, started
+from sim.killed_upkeep import FLEETING, QUEUES, SEGMENT, Sessions, Upkeep
 from sim.logkit import SMALL
 from sim.serverkit import T0
 
-QUEUES = ("q0", "q1", "q2", "q3", "dead")
 TOPICS = ("events", "state")
 EXCHANGES: Mapping[str, tuple[str, dict[str, object]]] = {
     "fan": ("fanout", {}),
@@ -117,6 +118,10 @@ class Watched(SimDisk):
         self.before("remove")
         super().remove(name)
 
+    def fails(self) -> bool:
+        """Whether one of the next calls does."""
+        return any(self._faults.values())
+
     def copied(self, seed: int) -> Watched:
         """The same files, written and synced as far, on a disk of their own."""
         out, known = Watched(seed=seed), dict[int, Any]()
@@ -136,7 +141,7 @@ class Watched(SimDisk):
 # -- the walk
 
 STEPS, LIVES, DEPTH = 30, 2, 2
-COPIES = 8
+COPIES = 6
 """Copies of a life that are looked at."""
 
 # what the answer of a command promises
@@ -146,7 +151,7 @@ LATER = "later"  # nothing yet
 Promise = str
 
 
-class Walk:
+class Walk(Upkeep):
     """A broker over several lives, by its seed."""
 
     def __init__(self, seed: int, *, lives: int = LIVES, copies: int = COPIES, steps: int = STEPS) -> None:
@@ -156,6 +161,8 @@ class Walk:
         self.count = 0
         self.sequence = 0
         self.done = Counter[str]()
+        self.kept_from, self.tended = 0, 0
+        self.ever = dict[int, tuple[str, bytes]]()  # all that was ever stored
         self.begin(self.disk, T0)
         for name, (kind, arguments) in EXCHANGES.items():
             self.broker.act("declare_exchange", exchange=name, type=kind, arguments=arguments)
@@ -169,6 +176,18 @@ class Walk:
         """A life on a disk."""
         self.disk = disk
         self.broker = Broker({}, disk=disk, clock=FakeClock(wall), seed=self.seed)
+        self.instance.log._appender._limit = SEGMENT
+        self.sessions: Sessions | None = None
+        self.capturing = self.kept = None
+        self.decided = list[Seen]()
+        append = self.instance.log.append
+
+        def appended(entries: Any, **how: Any) -> None:
+            append(entries, **how)
+            if disk.fails():  # nobody can be asked once it has failed
+                self.decided.append(self.noted())
+
+        self.instance.log.append = appended
         self.answered: Copied | None = None  # as the last answer left
         self.copy: Callable[[str], Copied] | None = None
         handover = self.broker.link.handover
@@ -194,7 +213,8 @@ class Walk:
         return self.broker.instance
 
     def queue(self) -> str:
-        return self.dice.choice(QUEUES)
+        names = QUEUES if self.instance.core.find_queue("/", FLEETING) is None else (*QUEUES, FLEETING)
+        return self.dice.choice(names)
 
     def body(self) -> str:
         self.count += 1
@@ -392,22 +412,6 @@ class Walk:
         instance.commit()
         instance.log.write_checkpoint(instance.core.durable_state().encode(), instance.core.last_lsn)
 
-    def base(self) -> None:
-        """What retirement writes."""
-
-        def work(instance: Any) -> None:
-            instance.commit()
-            core, log = instance.core, instance.log
-            state, floor = core.durable_state().encode(), core.last_lsn + 1
-            core.write_base(
-                instance.engine.now(),
-                log.base_parts(state),
-                lambda first, time: log.base_group(first, time, floor, state),
-            )
-            instance.make_durable()
-
-        self.broker.command(work)
-
     def plan(self) -> None:
         """A durable reader of a queue: it takes a batch, and settles the one before."""
 
@@ -428,16 +432,22 @@ class Walk:
     # -- a life
 
     def look(self) -> Seen:
+        self.instance.run(lambda: None)
+        return self.noted()
+
+    def noted(self) -> Seen:
+        """What is there now, with what is on its way to the disk."""
         instance = self.instance
-        instance.run(lambda: None)
-        return seen_of(instance.core.durable_state(), instance.log)
+        seen = seen_of(instance.core.durable_state(), instance.log, instance.log.gathered())
+        self.ever.update(seen.told)
+        return seen
 
     def live(self) -> None:
         """Some commands, while the disk is copied; then copies are judged, and the life goes on from one of them."""
         dice, chance = self.dice, random.Random(self.dice.random())
         marks = [self.look()]
         names, copied = ["the start"], list[Copied]()
-        floor, seen = 0, 0
+        floor, seen, at_last = 0, 0, 0
 
         def copy(call: str) -> Copied:
             disk = self.disk.copied(chance.randrange(1 << 30))
@@ -454,15 +464,23 @@ class Walk:
         for _ in range(dice.randint(self.steps // 3, self.steps)):
             row = dice.choices(COMMANDS, WEIGHTS)[0]
             names.append(row.name)
+            at_last = len(names) - 1
             self.disk.before, self.copy, self.answered = lambda call: keep(copy(call)), copy, None
+            self.decided = list[Seen]()
             try:
                 row.run(self)
                 self.done[row.name] += 1
-            except LogBroken:
-                raise
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 self.done[f"{row.name}: {type(error).__name__}"] += 1
+                if isinstance(error, LogBroken) and self.instance.engine.broken is None:
+                    raise
+            self.instance.run(lambda: None)
             self.disk.before, self.copy = lambda _: None, None
+            if self.instance.engine.broken is not None:
+                self.done["the disk failed"] += 1
+                marks += self.decided or marks[-1:]
+                names += [row.name] * (len(marks) - len(names))
+                break
             marks.append(self.look())
             if row.promise != LATER:
                 floor = len(names) - 1
@@ -470,7 +488,10 @@ class Walk:
                     keep(self.answered._replace(floor=floor))
         copied.append(copy("the end"))
         self.broker.crash()
+        self.unkept()
         for one in copied:
+            if one.under_way == at_last:
+                one = one._replace(under_way=len(names) - 1)
             self.judge(one, marks, names)
         last = chance.choice(copied)
         self.begin(self.crashed(last), last.wall)
@@ -494,7 +515,8 @@ class Walk:
         again = DurableState.decode(state.encode())
         assert canonical(again) == canonical(state), f"{where}: it is not read as it was written"
         found = seen_of(state, log)
-        audit = Audit()
+        base = log.base_state()
+        audit = Audit(None if base is None or not self.kept_from else DurableState.decode(base[1]))
         for batch in log.batches(0, 1 << 60):
             audit.feed(batch)
         assert not (report := audit.finish(whole)).findings, f"{where}: {report.findings}"
@@ -530,6 +552,10 @@ class Walk:
 
     def compare(self, where: str, found: Seen, now: Seen, allowed: Sequence[Seen], names: Sequence[str]) -> None:
         """What the log says is as after one of these; or what a start makes of it is, for it ends what was begun."""
+        strange = {lsn: row for lsn, row in found.told.items() if self.ever.get(lsn) != row}
+        assert not strange, f"{where}: {strange} was never stored"
+        assert not now.fleeting, f"{where}: {now.fleeting} should have gone with the server"
+        found, allowed = found.since(self.kept_from), [one.since(self.kept_from) for one in allowed]
         if any(not one.differences(found.passed_as(one)) for one in allowed):
             return
         if any(one.where() == now.passed_as(one).where() for one in allowed):
@@ -570,7 +596,10 @@ COMMANDS = (
     Row("pause", 1, WHOLE, Walk.pause), Row("resume", 1, WHOLE, Walk.resume),
     Row("ack by name", 3, WHOLE, Walk.ack_by_name), Row("ack filter", 2, EACH, Walk.ack_filter),
     Row("time", 3, LATER, Walk.pass_by), Row("checkpoint", 1, WHOLE, Walk.checkpoint),
-    Row("base", 1, WHOLE, Walk.base), Row("plan", 3, WHOLE, Walk.plan),
+    Row("base", 1, WHOLE, Walk.base), Row("plan", 3, WHOLE, Walk.plan), Row("retire", 1, WHOLE, Walk.retire),
+    Row("compact", 2, WHOLE, Walk.compact), Row("capture", 6, LATER, Walk.capture), Row("fail", 3, LATER, Walk.fail),
+    Row("declare fleeting", 1, LATER, Walk.fleet), Row("publish transient", 2, LATER, Walk.publish_transient),
+    Row("connect", 3, LATER, Walk.connect), Row("answer", 6, EACH, Walk.answer), Row("stream", 2, LATER, Walk.stream),
 )  # fmt: skip
 WEIGHTS = [row.weight for row in COMMANDS]
 ROWS = {row.name: row for row in COMMANDS}

@@ -12,17 +12,22 @@ from functools import partial
 
 import pytest
 
+from penstock.core.commands import life
+from penstock.core.state.capture import Captured
 from penstock.core.state.durable import DurableState
-from penstock.core.state.queue_state import QueueState
+from penstock.core.state.queue_state import FoldedQueue, QueueState
 from penstock.log.rewrite import Made
 from penstock.log.rewrite_plan import Task
 from penstock.log.simdisk import SimFile
-from penstock.log.writer import Commit
-from penstock.records.entries import Control, Entry, Group
+from penstock.log.writer import Appender, Commit
+from penstock.records.entries import Control, Entry, Group, singly
 from penstock.records.kinds import Kind
+from penstock.server.amqp import consuming
 from penstock.server.flight.handover import Answer, Handover
+from penstock.server.upkeep.compaction import Needs
 from penstock.server.upkeep.keeper import Keeper
 from penstock.testing.instance import TellingLog
+from sim.killed_upkeep import KeeperHere
 from sim.stepdisk import StepFile
 from sim.upkeep_house import House
 
@@ -241,6 +246,69 @@ def _checkpoint_without(field: str) -> Spoil:
     return spoil
 
 
+def _base_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments go, and are replaced, when the base that stands for them was handed to the log."""
+
+    async def nobody_waits(self: Keeper, lsn: int) -> None:
+        """Nothing."""
+        self.runtime.log._base_floor = self.runtime.core.last_lsn + 1
+
+    monkeypatch.setattr(KeeperHere, "_synced", nobody_waits)
+
+
+def _rewrites_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compaction leaves out the last row that somebody needs."""
+    pairs = Needs.pairs
+    monkeypatch.setattr(Needs, "pairs", lambda self, first, last: pairs(self, first, last)[:-1])
+
+
+def _captured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint takes each queue for what it was at the first of them."""
+
+    def timeless(*given: object) -> Captured:
+        return replace(Captured(*given), since=0)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(life, "Captured", timeless)
+
+
+def _syncs_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync that failed is taken for one that did not."""
+    sync = Appender.sync
+
+    def careless(appender: Appender, commit: Commit) -> None:
+        sync(appender, commit)
+        commit.error = None
+
+    monkeypatch.setattr(Appender, "sync", careless)
+
+
+def _lasting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start keeps transient messages."""
+    monkeypatch.setattr(FoldedQueue, "drop_transient", lambda self: None)
+    monkeypatch.setattr(life.Life, "_forget_transient", lambda self, queue: None)
+
+
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody waits for is not written: acks over AMQP."""
+    append = TellingLog.append
+
+    def forgetful(log: TellingLog, entries: Sequence[Entry], *, urgent: bool = True, sync: bool = False) -> None:
+        some = entries
+        if not urgent:
+            some = [
+                Control(Kind.MARK, "", lsn=one.lsn, time=one.time) for one in singly(entries) if type(one) is Control
+            ]
+        append(log, some, urgent=urgent, sync=sync)
+
+    monkeypatch.setattr(TellingLog, "append", forgetful)
+
+
+def _streams_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads a stream from a place misses the first."""
+    first_of = consuming.first_of
+    monkeypatch.setattr(consuming, "first_of", lambda *given: first_of(*given) + 1)
+
+
 SPOILED: Mapping[str, Spoil] = {
     "purges are not written": _unwritten(Kind.PURGE),
     "withdrawals are not written": _unwritten(Kind.DROP),
@@ -260,5 +328,12 @@ SPOILED: Mapping[str, Spoil] = {
     "all is answered too early": _hasty,
     "checkpoints forget pauses": _checkpoint_without("paused"),
     "checkpoints forget keys": _checkpoint_without("taken"),
+    "queues are captured at one time": _captured_at_once,
+    "segments go before their base is there": _base_not_durable,
+    "compaction leaves out what is needed": _rewrites_without,
+    "syncs that fail are good": _syncs_that_fail,
+    "transient messages last": _lasting,
+    "acks over AMQP are not written": _unhurried,
+    "streams begin too late": _streams_later,
 }
 """What each is, and how it is planted."""
