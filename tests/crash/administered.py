@@ -246,7 +246,7 @@ class Alters(One):
         self.ledger.ask(f"{change}", lambda found: {*found} <= {*sure} and len(found) == min(bound or MOST, len(sure)))
         try:
             client.alter(self.queue, **change)
-        except penstock.PreconditionFailed:
+        except (penstock.PreconditionFailed, penstock.InvalidArgument):
             self.done["refused"] += 1  # it does not go with another one
         else:
             self.bound = bound
@@ -416,6 +416,9 @@ class Recovers(Deed):
         elif self.step == "purge":
             client.purge("recovered")
             self.step = "list"
+        elif self.step == "done":
+            self.step = "fill"
+            client.purge("recovered")
         else:
             self.recover(server)
             self.done["recoveries"] += 1
