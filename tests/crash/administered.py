@@ -233,11 +233,16 @@ class Alters(One):
         self.ledger.answered(self.bounded(client, sure + more))
 
     def bounded(self, client: penstock.Client, those: list[int]) -> list[int]:
-        """What is left of these."""
-        found = tokens(client, self.queue)
+        """What is left of these, once the priorities of all are known: until then nobody gives way."""
         count = len(those) if self.bound is None else min(self.bound, len(those))
-        assert {*found} <= {*those}, f"{self.queue}: {apart(those, found)}"
-        assert len(found) == count, f"{self.queue}: {len(found)} of {len(those)} are left, not {count}"
+        found = list[int]()
+
+        def left() -> bool:
+            found[:] = tokens(client, self.queue)
+            assert {*found} <= {*those}, f"{self.queue}: {apart(those, found)}"
+            return len(found) == count
+
+        eventually(left, lambda: f"{self.queue}: {len(found)} of {len(those)} are left, not {count}")
         return found
 
     def act(self, client: penstock.Client, server: Server) -> None:

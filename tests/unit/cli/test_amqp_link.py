@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from urllib.parse import quote
 
 import pytest
@@ -41,8 +42,9 @@ def test_who_is_told_that_it_is_closed_hangs_up(monkeypatch: pytest.MonkeyPatch)
                 hung_up.set()
 
         def answers(ahead: socket.socket, client: socket.socket) -> None:
-            while data := ahead.recv(1 << 16):
-                client.sendall(data)  # and its end is not passed on
+            with suppress(OSError):  # the client has hung up
+                while data := ahead.recv(1 << 16):
+                    client.sendall(data)  # and its end is not passed on
 
         threading.Thread(target=between, daemon=True).start()
         link = Link(server._replace(port=door.getsockname()[1]))

@@ -59,7 +59,7 @@ def test_a_consumer_says_how_long_it_may_be_silent() -> None:
         (b'{"publish": {"topic": "' + b"x" * 256 + b'"}}', "has 256 bytes; at most 255"),
         (b'{"stage": {"query": "q", "batch": 1}}', "partition is missing"),
         (b'{"stage": {"query": "", "batch": 1, "partition": 0}}', "query is empty"),
-        (b'{"stage": {"query": "q", "batch": true, "partition": 0}}', "batch is True, not a whole number"),
+        (b'{"stage": {"query": "q", "batch": true, "partition": 0}}', "batch is true, not a whole number"),
     ],
 )
 def test_a_wrong_put_says_what_is_wrong(text: bytes, said: str) -> None:

@@ -39,7 +39,7 @@ def _texts(field: Field) -> Iterator[Bad]:
 
 def _counts(field: Field) -> Iterator[Bad]:
     yield Bad("x", "'x'", "whole number")
-    yield Bad(True, "True", "whole number")
+    yield Bad(True, "true", "whole number")
     yield Bad(1.5, "1.5", "whole number")
     for value in (field.low - 1, field.high + 1):
         if abs(value) < 1 << 63:
@@ -58,7 +58,7 @@ def _durations(_: Field) -> Iterator[Bad]:
     yield Bad("soon", "'soon'", "as in 30s")
     yield Bad("9999999999d", "'9999999999d'", "at most")
     yield Bad(-1, "-1", "such as '30s'")
-    yield Bad(True, "True", "such as '30s'")
+    yield Bad(True, "true", "such as '30s'")
     yield Bad([], "[]", "such as '30s'")
     yield Bad(1e300, "1e+300", "such as '30s'")
 

@@ -117,7 +117,7 @@ def test_the_terms_of_a_hundred_elections_fit() -> None:
         ({"terms": [[3, 1, None]]}, "its last term is not 1"),
         ({"terms": [[1, 5, 9], [1, 7, None]]}, "its terms do not ascend"),
         ({"terms": [[1, 1]]}, "not [term, first LSN, last LSN or null]"),
-        ({"terms": [[1, True, None]]}, "True, which is no whole number"),
+        ({"terms": [[1, True, None]]}, "true, which is no whole number"),
         ({"terms": 5}, "terms is 5, not a list of at most"),
         ({"term": -1}, "term is -1, not in 0.."),
         ({"origin": "7"}, "origin is '7', not a whole number"),
