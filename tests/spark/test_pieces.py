@@ -197,6 +197,29 @@ def test_no_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         find_java()
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "#!/bin/sh\necho\necho 'Error: VM option X must be enabled' >&2\nexit 1\n",
+            "says: Error: VM option X",
+        ),
+        ("#!/bin/sh\nexit 3\n", "says: nothing, and ends with 3"),
+        ("not a program", "says: Exec format error"),
+    ],
+)
+def test_a_java_that_does_not_run_says_why(
+    program: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(program)
+    java.chmod(0o755)
+    with pytest.raises(SettingsError, match=f"{java} does not run: install Java 17 or newer.*; it {words}"):
+        find_java()
+
+
 def test_no_pyspark_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(

@@ -360,9 +360,12 @@ def find_java() -> str:
     if java is None:
         where = f"JAVA_HOME is {home} and has no bin/java" if home else "there is no java on the path"
         raise SettingsError(f"Spark needs Java, and {where}: {advice}")
-    version = java_version(java)
-    if version is None:
-        raise SettingsError(f"Spark needs Java, and {java} does not run: {advice}")
+    try:
+        version = java_version(java)
+    except OSError as error:
+        raise SettingsError(
+            f"Spark needs Java, and {java} does not run: {advice}; it says: {error.strerror or error}"
+        ) from None
     if version < NEEDED:
         raise SettingsError(
             f"Spark needs Java {NEEDED}, and {java} is Java {version}: {advice}, or set JAVA_HOME to one"
@@ -370,15 +373,17 @@ def find_java() -> str:
     return java
 
 
-def java_version(java: str) -> int | None:
-    """The feature version that a `java` says it is; None when it does not run."""
+def java_version(java: str) -> int:
+    """The feature version that a `java` says it is.  Raises OSError with its words when it does not run."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = _VERSION.search(said.stderr + said.stdout)
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(f"nothing for {error.timeout:.0f} seconds") from None
+    said = asked.stderr + asked.stdout
+    match = _VERSION.search(said)
     if match is None:
-        return None
+        lines = [line for line in said.splitlines() if line.strip()]
+        raise OSError(" ".join(lines[:3])[:300] or f"nothing, and ends with {asked.returncode}")
     first, second = int(match[1]), match[2]
     return int(second) if first == 1 and second else first
 
