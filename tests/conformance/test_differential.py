@@ -68,6 +68,8 @@ def closed_for(what: str) -> Callable[[Answer, Answer], bool]:
     return alike
 
 
+_HINT = re.compile(r"; did you mean '[^']*'\?$")
+
 DIFFERENCES: Sequence[Difference] = (
     Difference(
         "the words after `invalid arg 'NAME' for queue 'Q' in vhost 'V':`",
@@ -88,6 +90,11 @@ DIFFERENCES: Sequence[Difference] = (
         "the words about a CC or BCC that is no list",
         "the same: 406, and what is needed instead of a term of Erlang",
         lambda theirs, ours: theirs[:3] == ours[:3] and "unacceptable_type_in_header" in str(theirs[-1]),
+    ),
+    Difference(
+        "the words after `no queue 'Q' in vhost 'V'`",
+        "where one that the user may read has nearly that name, it is named behind RabbitMQ's words",
+        lambda theirs, ours: theirs[0] == "closed" and theirs == (*ours[:-1], _HINT.sub("", str(ours[-1]))),
     ),
 )
 
