@@ -78,6 +78,38 @@ def test_a_reason_needs_no_name(client: penstock.Client, name: str) -> None:
     assert [one.reason for one in client.peek("dead")] == ["too late for that"]
 
 
+def test_a_batch_knows_what_its_messages_were_settled_by(client: penstock.Client, name: str) -> None:
+    client.declare(f"{name}-full", max_length=1, overflow="reject-publish")
+    client.declare(f"{name}-after")
+    client.publish(f"{name}-full", b"there")
+    client.publish_table(name, pa.table({"id": list(range(5))}))
+    with client.consume(name, backlog=5, timeout=30) as consumer:
+        first = consumer.take()
+        rest = consumer.take_batch()
+        assert first is not None
+        assert rest is not None
+        with pytest.raises(ValueError, match="odd"), rest:
+            with pytest.raises(penstock.errors.QueueFull):
+                rest[0].ack(publish=[(f"{name}-full", b"refused")])
+            assert (rest.unsettled, rest[0].outcome) == ([0, 1, 2, 3], None)  # is held as before
+            with rest[1] as row:
+                row.ack(publish=[(f"{name}-after", b"with it")])
+            with client.transaction() as transaction:
+                transaction.ack(rest[2])
+                with pytest.raises(penstock.PreconditionFailed, match="settled twice in one transaction"):
+                    transaction.reject(rest[2])
+            with pytest.raises(penstock.PreconditionFailed, match="settled already: ack"), client.transaction() as again:
+                again.ack(rest[2])
+            assert rest.unsettled == [0, 3]
+            raise ValueError("odd")
+        assert [one.outcome for one in rest] == ["retry", "ack", "ack", "retry"]
+        first.ack()
+        consumer.flush()
+        assert consumer.stale == 0
+        again_there = [consumer.take() for _ in range(2)]
+        assert [(one.attempt, one.value["id"]) for one in again_there if one is not None] == [(2, 1), (2, 4)]
+
+
 def test_a_batch_is_settled_at_once_or_row_by_row(client: penstock.Client, name: str) -> None:
     client.publish_table(name, pa.table({"id": list(range(10))}))
     with client.consume(name, type=Order, backlog=0, timeout=30) as consumer:

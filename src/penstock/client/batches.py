@@ -10,16 +10,40 @@ A row is settled once, by the batch or by its message; what a settle of the batc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Generic, Self
 
 import pyarrow as pa
 
-from penstock.client import tracing
+from penstock.client import messages, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.exchange import Exchange
-from penstock.client.messages import B, Following, Message, Rows, reason_of
+from penstock.client.messages import B, Following, Rows, Values, reason_of
 from penstock.errors import InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of
+
+OUTCOMES = (None, "ack", "release", "retry", "reject", "lost")
+"""What has become of a row: `Message.outcome`, by its place here."""
+
+
+class Message(messages.Message[B]):
+    """The message of a row: what became of it is kept by the batch, however often it is looked at."""
+
+    __slots__ = ("_outcomes",)
+
+    def __init__(self, rows: Rows, row: int, batch: Batch[B], outcomes: bytearray) -> None:
+        Values.__init__(self, rows, row)
+        self._consumer = batch
+        self._outcomes = outcomes
+
+    @property
+    def outcome(self) -> str | None:
+        """As of any message."""
+        return OUTCOMES[self._outcomes[self._row]]
+
+    @outcome.setter
+    def outcome(self, outcome: str | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - is as writable
+        self._outcomes[self._row] = OUTCOMES.index(outcome)
 
 
 @arguments_checked
@@ -30,7 +54,7 @@ class Batch(Generic[B]):
         """first: the row it begins with; those before were taken as messages."""
         self._rows = rows if not first else rows.after(first)
         self._exchange = exchange
-        self._left = bytearray(b"\1" * len(self._rows))
+        self._outcomes = bytearray(len(self._rows))  # of each row: a place in OUTCOMES
 
     @property
     def arrow(self) -> pa.RecordBatch:
@@ -43,18 +67,18 @@ class Batch(Generic[B]):
     def __getitem__(self, row: int) -> Message[B]:
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return Message[B](self._rows, row % len(self), self)
+        return Message[B](self._rows, row % len(self), self, self._outcomes)
 
     def __iter__(self) -> Iterator[Message[B]]:
         return (self[row] for row in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} messages, {sum(self._left)} not settled)"
+        return f"{type(self).__name__}({len(self)} messages, {self._outcomes.count(0)} not settled)"
 
     @property
     def unsettled(self) -> list[int]:
         """The rows that nothing was said of so far."""
-        return [row for row, left in enumerate(self._left) if left]
+        return [row for row, outcome in enumerate(self._outcomes) if not outcome]
 
     def ack(self, rows: Iterable[int] | None = None) -> bool:
         """Done: these rows, or all that are left.  False, as of each way to settle: too late, they come again."""
@@ -85,16 +109,19 @@ class Batch(Generic[B]):
         for row in chosen:
             if not 0 <= row < len(self):
                 raise PreconditionFailed(f"row {row}: the batch has {len(self)}")
-            if not self._left[row]:
-                raise PreconditionFailed(f"row {row} was settled already")
-        for row in chosen:
-            self._left[row] = 0
+            if self._outcomes[row]:
+                raise PreconditionFailed(f"row {row} was settled already: {self[row].outcome}")
         if not chosen:
             return True
-        if tracing.active is not None:
-            with tracing.active.settle(verb, self.source, [self[row].headers for row in chosen]):
-                return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
-        return self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
+        with ExitStack() as stack:
+            if tracing.active is not None:
+                headers = [self[row].headers for row in chosen]
+                stack.enter_context(tracing.active.settle(verb, self.source, headers))
+            in_time = self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
+        place = OUTCOMES.index(verb if in_time else "lost")
+        for row in chosen:
+            self._outcomes[row] = place
+        return in_time
 
     # -- the holder of its messages
 
@@ -118,22 +145,13 @@ class Batch(Generic[B]):
         """Of the leader of a cluster of servers that it came from; 0 without one."""
         return self._exchange.term
 
-    def settle(self, message: Message[B], verb: str, delay: int | None, reason: str | None) -> bool:
+    def settle(self, message: messages.Message[B], verb: str, delay: int | None, reason: str | None) -> bool:
         """Settle one row.  (Messages call this.)"""
-        if verb != "extend":
-            self._take(message)
         return self._exchange.settle(message, verb, delay, reason)
 
-    def ack_with(self, message: Message[B], following: Sequence[Following]) -> None:
+    def ack_with(self, message: messages.Message[B], following: Sequence[Following]) -> None:
         """Ack a message and publish others, both or neither.  (Messages call this.)"""
-        self._take(message)
-        self._exchange.ack_with(Message[B](*message.place, self._exchange), following)
-
-    def _take(self, message: Message[B]) -> None:
-        _, row = message.place
-        if not self._left[row]:
-            raise PreconditionFailed(f"{message!r} was settled already")
-        self._left[row] = 0
+        self._exchange.ack_with(message, following)
 
     def __enter__(self) -> Self:
         return self

@@ -130,7 +130,7 @@ class Transaction:
         message.check_unsettled()
         if holder.client is not self._client:
             raise PreconditionFailed(f"{message!r} is held by a consumer of another client")
-        if any(one is message for one, *_ in self._settles):
+        if any(one.place == message.place for one, *_ in self._settles):
             raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
         self._settles.append((message, verb, delay, reason))
 
