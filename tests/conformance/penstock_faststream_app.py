@@ -13,6 +13,7 @@ from faststream.middlewares import AckPolicy  # type: ignore[import-not-found]
 from faststream.specification import AsyncAPI  # type: ignore[import-not-found]
 from pydantic import BaseModel, ValidationError
 
+from penstock.errors import InvalidArgument
 from penstock.faststream import (
     PenstockBatchMessage,
     PenstockBroker,
@@ -166,8 +167,114 @@ async def test_broker(url: str) -> None:
                           "answer": await answer.decode(), "refused": refused}  # fmt: skip
 
 
+async def endings(url: str) -> None:
+    """Handlers that end in odd ways: their subscribers go on, and nothing stays with them."""
+    broker = PenstockBroker(url, logger=None)
+    app = FastStream(broker, logger=None)
+    got: dict[str, list[str]] = {}
+    odd = {"cancelled": asyncio.CancelledError(), "group": BaseExceptionGroup("odd", [asyncio.CancelledError()])}
+    workers = {"one": 1, "many": 3}
+
+    def subscribe(kind: str, many: str) -> None:
+        @broker.subscriber(f"fs-{kind}-{many}", max_workers=workers[many])
+        async def work(text: str, message: PenstockMessage) -> None:
+            got.setdefault(f"{kind}-{many}", []).append(text)
+            if text == "odd" and message.raw_message.attempt == 1:
+                if kind == "raw":
+                    await message.raw_message.ack(publish=[("fs-group-one", b"with it")])
+                    return
+                raise odd[kind]
+
+    for kind in (*odd, "raw"):
+        for many in workers:
+            subscribe(kind, many)
+
+    @broker.subscriber("fs-exit")
+    async def leaving(text: str) -> None:
+        raise SystemExit
+
+    running = asyncio.create_task(app.run())
+    async with asyncio.timeout(30):
+        while not broker.running:  # noqa: ASYNC110 - FastStream says so nowhere else
+            await asyncio.sleep(0.01)
+        names = [f"{kind}-{many}" for kind in (*odd, "raw") for many in workers]
+        for name in names:
+            for text in ("first", "odd", "last"):
+                await broker.publish(text, f"fs-{name}")
+        await until(lambda: all("last" in got.get(name, ()) for name in names))
+        await until(lambda: all(got[f"cancelled-{many}"].count("odd") == 2 for many in workers))
+        await until(lambda: got["group-one"].count("with it") == 2)
+        left = {name: await broker.client.queue(f"fs-{name}") for name in names}
+        said["left"] = sum(one["ready"] + one["leased"] for one in left.values())
+        await broker.publish("leave", "fs-exit")
+        await running
+
+
+async def together(url: str) -> None:
+    """What is said of a batch is said of its messages, and what is refused of it is an error."""
+    broker = PenstockBroker(url, logger=None)
+    handed: list[Any] = []
+
+    @broker.subscriber("fs-several")
+    @broker.publisher("fs-full", batch=True)
+    async def several(text: str) -> list[str]:
+        handed.append(text)
+        return ["a", "b", "c"]
+
+    async with broker:
+        await broker.client.declare("fs-said", max_priority=9)
+        await broker.client.declare("fs-full", max_length=1, overflow="reject-publish")
+        await broker.client.declare("fs-several", dead_letter_exchange="", dead_letter_routing_key="fs-dead")
+        await broker.client.declare("fs-dead")
+        publisher = broker.publisher("fs-said", batch=True, priority=7, expiration="1h")
+        await publisher.publish(["a", "b"])
+        said["priorities"] = [one.priority for one in await broker.client.peek("fs-said")]
+        try:
+            await publisher.publish(["a"], colour="red")
+        except TypeError as error:
+            said["option"] = "colour" in str(error)
+        await broker.start()
+        await broker.publish("x", "fs-several")
+        await until(lambda: handed)
+        dead = broker.client.consume("fs-dead", timeout=30)
+        said["dead"] = await anext(one.text() async for one in dead)
+
+
+async def as_held(url: str) -> None:
+    """What the test broker gives is settled as what the server gives."""
+    broker = PenstockBroker(url, logger=None)
+    seen: list[Any] = []
+
+    @broker.subscriber("fs-pairs", batch=True)
+    async def pairs(texts: list[str], message: PenstockBatchMessage) -> None:
+        batch = message.raw_message
+        await batch.extend("1m")
+        await batch.release([0])
+        seen.extend([batch.arrow.num_rows, batch.unsettled])
+
+    @broker.subscriber("fs-with")
+    async def with_it(text: str, message: PenstockMessage) -> None:
+        await message.raw_message.ack(publish=[("fs-after", text)])
+        seen.append(message.raw_message.outcome)
+
+    @broker.subscriber("fs-after")
+    async def after(text: str) -> None:
+        seen.append(text)
+
+    async with TestPenstockBroker(broker) as tested:
+        await tested.publish_batch("a", "b", topic="fs-pairs")
+        await tested.publish("x", "fs-with")
+        try:
+            await tested.publish("x", "fs-after", delay="soon")
+        except InvalidArgument as error:
+            seen.append(str(error).split(":", maxsplit=1)[0])
+    said["as held"] = seen
+
+
 if __name__ == "__main__":
+    asyncio.run(asyncio.wait_for(as_held("penstock://nowhere"), 30))
     asyncio.run(asyncio.wait_for(test_broker("penstock://nowhere"), 30))
     if len(sys.argv) > 1:
-        asyncio.run(asyncio.wait_for(real(sys.argv[1]), 60))
+        for part in (real, endings, together):
+            asyncio.run(asyncio.wait_for(part(sys.argv[1]), 60))
     print(json.dumps(said))

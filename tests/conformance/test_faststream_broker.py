@@ -37,6 +37,11 @@ def test_an_application(house: FlightHouse) -> None:
     assert told == {
         "tested": {"orders": [1], "bills": [1], "batch": [[1, 2]], "filtered": [9], "matched": ["one"], "answer": 10,
                    "refused": True},
+        "as held": [2, [1], "x", "ack", "delay"],
+        "left": 0,
+        "dead": "x",
+        "priorities": [7, 7],
+        "option": True,
         "orders": list(range(20)),
         "bills": list(range(20)),
         "running": [0, 1, 2, 3],

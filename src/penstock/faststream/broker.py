@@ -42,6 +42,7 @@ from penstock.faststream.subscribing import (
     subscriber_of,
 )
 from penstock.units import Duration
+from penstock.wire.flight.failures import error_from
 
 # FastStream is in an environment of its own, beside which this is not read by type checkers
 # pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -126,7 +127,11 @@ class PenstockPublisher(PublisherUsecase):
         real.reply_to = real.reply_to or self.config.reply_to
         real.options = {**self.config.options, **real.options}
         publish = self._basic_publish_batch if self.config.batch else self._basic_publish
-        await publish(real, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+        told = await publish(real, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+        if self.config.batch and told.refused:  # nobody else looks at the receipt
+            one = told.refused[0]
+            said = f"{told.refused_rows:,} of {told.rows:,} messages were not stored; the first: {one.message}"
+            raise error_from({"code": one.code, "message": said, "reason": one.reason})
 
     async def request(self, message: Any = None, **options: Any) -> PenstockMessage:
         """Publish, and wait for the answer."""

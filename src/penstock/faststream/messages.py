@@ -24,28 +24,34 @@ from faststream.response.response import BatchPublishCommand, Response
 
 from penstock.client import aio
 from penstock.client.messages import Receipt, TableReceipt
+from penstock.client.outgoing import columns_of, one_row
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration
+from penstock.wire.flight.commands import PUBLISH
 
 
 class _Settled(StreamMessage[Any]):
-    """Settles what it is made of, once."""
+    """Settles what it is made of, once: by itself or by its handler."""
+
+    @property
+    def _is_open(self) -> bool:
+        return self.committed is None and getattr(self.raw_message, "outcome", None) is None
 
     async def ack(self) -> None:
         """Done: it, or all that is left of a batch, will not come again."""
-        if self.committed is None:
+        if self._is_open:
             await self.raw_message.ack()
         await super().ack()
 
     async def nack(self, delay: Duration | None = None) -> None:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        if self.committed is None:
+        if self._is_open:
             await self.raw_message.retry(delay=delay)
         await super().nack()
 
     async def reject(self, reason: str | None = None) -> None:
         """Refused for good: a dead letter, where the queue has a place for them."""
-        if self.committed is None:
+        if self._is_open:
             await self.raw_message.reject(reason=reason)
         await super().reject()
 
@@ -160,6 +166,18 @@ class ReplyPublisher(FakePublisher):
         return real
 
 
+OF_ALL = ("exchange", "mandatory", "publisher", "sequence", "delta")
+"""Options of a publish that are about all of its messages."""
+
+OF_ONE = (
+    "priority", "delay", "not_before", "expiration", "expires_at", "content_type", "message_id", "correlation_id",
+    "reply_to",
+)  # fmt: skip
+"""Those that each message has."""
+
+ROW = ("body", "headers", *OF_ONE)
+
+
 class Producer(ProducerProto[PublishCommand]):
     """Publishes through one client, and waits for answers on a queue of its own."""
 
@@ -195,19 +213,19 @@ class Producer(ProducerProto[PublishCommand]):
         )  # fmt: skip
 
     async def publish_batch(self, cmd: PublishCommand) -> TableReceipt:
-        encoded = [await self.codec.encode(body, self.serializer) for body in cmd.batch_bodies]
-        headers = [[(name, str(value)) for name, value in cmd.headers.items()]] * len(encoded)
-        table = pa.table(
-            {
-                "body": pa.array([body for body, _ in encoded], pa.binary()),
-                "content_type": pa.array([kind for _, kind in encoded], pa.string()),
-                "headers": pa.array(headers, pa.map_(pa.string(), pa.string())),
-                "correlation_id": pa.array([cmd.correlation_id] * len(encoded), pa.string()),
-                "reply_to": pa.array([cmd.reply_to or None] * len(encoded), pa.string()),
-            }
-        )
-        chosen = {name: value for name, value in cmd.options.items() if name in ("exchange", "mandatory")}
-        return await self.client.publish_table(cmd.destination, table, **chosen)
+        rows = [await self.row(cmd, body) for body in cmd.batch_bodies]
+        columns = [pa.array([row.get(name) for row in rows], PUBLISH.field(name).type) for name in ROW]
+        chosen = {name: value for name, value in cmd.options.items() if name in OF_ALL}
+        return await self.client.publish_table(cmd.destination, pa.table(columns, names=list(ROW)), **chosen)
+
+    async def row(self, cmd: PublishCommand, body: Any) -> dict[str, object]:
+        """What is published, by the columns of a publish.  InvalidArgument; TypeError for what is no option."""
+        data, kind = await self.codec.encode(body, self.serializer)
+        said = {"content_type": kind, "reply_to": cmd.reply_to or None, "correlation_id": cmd.correlation_id}
+        options = {name: value for name, value in cmd.options.items() if name not in OF_ALL}
+        row = columns_of(data, cmd.headers, **{**dict.fromkeys(OF_ONE), **said, **options})
+        one_row(row)
+        return row
 
     async def request(self, cmd: PublishCommand) -> aio.Message:
         """The answer, which is settled.  TimeoutError."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from penstock.client import aio
 from penstock.client.arguments import QueueOptions
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import NotFound, PenstockError, PreconditionFailed
 from penstock.faststream.messages import Parser, PenstockMessage, ReplyPublisher
 from penstock.records.dataclass import dataclass
 
@@ -105,6 +106,8 @@ class PenstockSubscriber(TasksMixin, SubscriberUsecase[aio.Message]):
         super().__init__(config, specification, calls)
         self.config = config
         self._consumer: aio.Consumer | None = None
+        self._working = set[asyncio.Task[Any] | None]()
+        """Tasks in which a handler runs."""
 
     @property
     def queue(self) -> str:
@@ -148,8 +151,31 @@ class PenstockSubscriber(TasksMixin, SubscriberUsecase[aio.Message]):
         """Hand over what came."""
         await self.consume(msg)
 
+    async def consume(self, msg: Any) -> Any:
+        """Hand over what came.  However the handler ends, the subscriber goes on, as long as nobody stops it."""
+        task = asyncio.current_task()
+        self._working.add(task)
+        try:
+            return await super().consume(msg)
+        except asyncio.CancelledError:
+            if task is None or task.cancelling():  # it is this task that is to end
+                raise
+            await self._cancelled(msg)  # what the handler waited for
+        except BaseExceptionGroup:
+            pass  # is in the log, and the policy has said what becomes of the message
+        finally:
+            self._working.discard(task)
+
+    async def _cancelled(self, msg: Any) -> None:
+        """FastStream settles nothing then, since it takes itself for stopped: the message comes again."""
+        if self.config.ack_policy not in (AckPolicy.MANUAL, AckPolicy.ACK_FIRST):
+            with suppress(PreconditionFailed):  # the handler has settled it
+                await msg.retry(error="the handler was cancelled")
+
     async def stop(self) -> None:
         consumer, self._consumer = self._consumer, None
+        if asyncio.current_task() in self._working:  # a handler stops its own subscriber: it is not cancelled,
+            self.tasks.clear()  # for the tasks end with what they take from
         await super().stop()
         if consumer is not None:
             with suppress(PenstockError):
@@ -203,6 +229,11 @@ class ConcurrentSubscriber(ConcurrentMixin, PenstockSubscriber):
     async def consume_one(self, msg: Any) -> None:
         with suppress(anyio.ClosedResourceError):  # it stops, and gives back what nobody has begun
             await self._put_msg(msg)
+
+    async def stop(self) -> None:
+        self.running = False
+        self.send_stream.close()  # the task that reads it ends, however this is called
+        await super().stop()
 
 
 def subscriber_of(

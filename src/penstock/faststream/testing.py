@@ -8,17 +8,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import anyio
 import pyarrow as pa
 from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
+from faststream.response.publish_type import PublishType
 
-from penstock.client.messages import Message, Receipt, Rows, TableReceipt
+from penstock.client import aio
+from penstock.client.batches import Batch
+from penstock.client.messages import Following, Message, Receipt, Rows, TableReceipt
 from penstock.expr import TopicPattern, evaluate
 from penstock.faststream.broker import PenstockBroker
 from penstock.faststream.messages import Producer, PublishCommand, unanswered
@@ -27,35 +30,23 @@ from penstock.records.properties import Properties, encode
 from penstock.wire.flight.commands import DELIVERY
 
 
-class Delivered(Message[Any]):
-    """A message that nobody waits to have settled."""
+class Holding:
+    """Who holds what a handler is given: nobody waits to have it settled, and what comes with an ack is published."""
 
-    __slots__ = ()
+    client, tag, term, closed = None, "tested", 0, False
 
-    async def ack(self, **options: Any) -> bool:  # type: ignore[override]
+    def __init__(self, topic: str) -> None:
+        self.source = topic
+        self.following: list[Following] = []
+
+    def settle(self, *_: object) -> bool:
         return True
 
-    async def retry(self, **options: Any) -> bool:  # type: ignore[override]
-        return True
+    settle_rows = settle
 
-    async def reject(self, reason: str | None = None) -> bool:  # type: ignore[override]
-        return True
-
-    async def extend(self, period: Any) -> bool:  # type: ignore[override]
-        return True
-
-
-class DeliveredTogether(list[Delivered]):
-    """A batch of such."""
-
-    async def ack(self, rows: Any = None) -> bool:
-        return True
-
-    async def retry(self, rows: Any = None, **options: Any) -> bool:
-        return True
-
-    async def reject(self, rows: Any = None, **options: Any) -> bool:
-        return True
+    def ack_with(self, message: Message, following: Sequence[Following]) -> None:
+        self.following += following
+        message.outcome = "ack"
 
 
 class FakeProducer(Producer):
@@ -65,19 +56,33 @@ class FakeProducer(Producer):
         real = broker.config.producer
         super().__init__(real._parser, real._decoder)
         self.codec = broker.config.broker_codec or real.codec
-        self._broker, self._brokers = broker, brokers
+        self.serializer = broker.config.fd_config._serializer
+        self._brokers = brokers
 
-    async def _delivered(self, cmd: PublishCommand, body: Any) -> Delivered:
-        data, kind = await self.codec.encode(body, self._broker.config.fd_config._serializer)
-        values: dict[str, Any] = {
-            "lsn": 1, "topic": cmd.destination, "attempt": 1, "body": data, "content_type": kind,
-            "headers": [(name, str(value)) for name, value in (cmd.headers or {}).items()],
-            "correlation_id": cmd.correlation_id, "reply_to": cmd.reply_to or None, "exchange": "",
-            "priority": cmd.options.get("priority"), "message_id": cmd.options.get("message_id"),
-            "bookmark": "0|1|", "redelivered": False,
-        }  # fmt: skip
-        columns = [pa.array([values.get(field.name)], field.type) for field in DELIVERY]
-        return Delivered(Rows(pa.RecordBatch.from_arrays(columns, schema=DELIVERY)), 0)
+    async def _delivered(self, cmd: PublishCommand, *bodies: Any) -> pa.RecordBatch:
+        """These messages, as they would come."""
+        rows = [await self.row(cmd, body) for body in bodies]
+        same = {"lsn": 1, "topic": cmd.destination, "attempt": 1, "bookmark": "0|1|", "redelivered": False}
+        columns = [pa.array([{**row, **same}.get(field.name) for row in rows], field.type) for field in DELIVERY]
+        return pa.RecordBatch.from_arrays(columns, schema=DELIVERY)
+
+    def _batch(self, batch: pa.RecordBatch, topic: str) -> aio.Batch:
+        """The same, held: what is settled is settled once, as elsewhere."""
+        holding = Holding(topic)
+
+        async def run(work: Callable[[], Any]) -> Any:
+            done = work()
+            following, holding.following = holding.following, []
+            for where, body, *given in following:
+                options = dict[str, Any](*given)
+                known = {name: options.pop(name, None) for name in ("headers", "correlation_id", "reply_to")}
+                kind = PublishType.PUBLISH
+                await self.publish(
+                    PublishCommand(body, destination=where, options=options, _publish_type=kind, **known)
+                )
+            return done
+
+        return aio.Batch(Batch(Rows(batch), 0, cast("Any", holding)), run)
 
     def _handlers(self, topic: str) -> list[PenstockSubscriber]:
         """Whose queue has this name, or whose pattern matches it."""
@@ -86,15 +91,16 @@ class FakeProducer(Producer):
 
     async def _handle(self, handler: PenstockSubscriber, cmd: PublishCommand, *bodies: Any) -> Any:
         """What the handler makes of those that its filter lets in; None where that is none of them."""
-        some = [await self._delivered(cmd, body) for body in bodies]
+        batch = await self._delivered(cmd, *bodies)
         if (text := handler.config.filter) is not None:
+            some = self._batch(batch, cmd.destination)
             heads = [encode(_properties(one)) for one in some]
             let_in = evaluate(text, [one.body for one in some], properties=heads, topics=cmd.destination)
-            some = [one for one, value in zip(some, let_in, strict=True) if value is True]
-        if not some:
+            batch = batch.filter(pa.array([value is True for value in let_in], pa.bool_()))
+        if not batch.num_rows:
             return None
-        together = isinstance(handler, BatchSubscriber)
-        return await handler.process_message(DeliveredTogether(some) if together else some[0])
+        some = self._batch(batch, cmd.destination)
+        return await handler.process_message(some if isinstance(handler, BatchSubscriber) else some[0])
 
     async def publish(self, cmd: PublishCommand) -> Receipt:
         found = self._handlers(cmd.destination)
@@ -123,11 +129,11 @@ class FakeProducer(Producer):
                 result.body, destination=cmd.reply_to, headers=result.headers, correlation_id=cmd.correlation_id,
                 _publish_type=cmd.publish_type,
             )  # fmt: skip
-            return await self._delivered(answer, result.body)
+            return self._batch(await self._delivered(answer, result.body), cmd.reply_to)[0]
         raise SubscriberNotFound
 
 
-def _properties(message: Delivered) -> Properties:
+def _properties(message: aio.Message) -> Properties:
     """What a filter may ask for beside the body."""
     return Properties(
         content_type=message.content_type, headers=dict(message.headers), correlation_id=message.correlation_id,
