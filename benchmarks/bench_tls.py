@@ -32,7 +32,7 @@ class Told(Bench):
 
 def certificate(folder: Path) -> tuple[str, dict[str, str]]:
     """The CA's file, and the environment of a server that shows what it signed."""
-    from penstock.server.sockets.authority import Authority, write_new
+    from penstock.server.sockets.certificates import Authority, write_new
 
     folder.mkdir(parents=True)
     authority = Authority(days=1)

@@ -14,7 +14,7 @@ import pika
 from pika.credentials import ExternalCredentials
 
 from live_server import LiveServer
-from penstock.server.sockets.authority import Authority
+from penstock.server.sockets.certificates import Authority
 from waiting import eventually
 
 WAIT_S = 60.0

@@ -203,7 +203,7 @@ class Finding(Fabric):
 
     def run(self) -> None:
         """Nobody is so far away that a pass does not wait for it."""
-        waits = mock.patch("penstock.core.commands.finding.WAITS_MOST", 1 << 50)
+        waits = mock.patch("penstock.core.commands.offering.WAITS_MOST", 1 << 50)
         with waits, mock.patch("sim.sites_house.STEPS", STEPS):
             super().run()
 

@@ -12,8 +12,8 @@ import pytest
 
 from choices import SEED, tried
 from penstock.core.commands.answering import ANSWERED_MOST, AnsweringCommands
-from penstock.core.commands.finding import WAITS_MOST, FindingCommands
 from penstock.core.commands.links import LinkCommands
+from penstock.core.commands.offering import WAITS_MOST, FindingCommands
 from penstock.core.effects import Verb
 from penstock.core.links.lasting import Began
 from penstock.core.links.parcels import Enquiry, read_enquiry
@@ -49,7 +49,7 @@ class Forgetful(FindingCommands):
         yield from ()
 
     def _elders(self, *args: Any) -> Iterator[tuple[int, int, Any]]:
-        with mock.patch("penstock.core.commands.finding.heard_of", return_value=1 << 53):
+        with mock.patch("penstock.core.commands.offering.heard_of", return_value=1 << 53):
             yield from FINDING["_elders"](self, *args)
 
 

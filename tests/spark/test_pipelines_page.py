@@ -15,9 +15,9 @@ from page_lab import blocks, page
 from penstock.cli.main import command
 from penstock.config.load import load_text
 from penstock.spark.pipelines.definition import Definition
-from penstock.spark.pipelines.figures import Figures
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
+from penstock.spark.pipelines.running import Figures
 from penstock.spark.remote import Where
 from spark_lab import Lab
 

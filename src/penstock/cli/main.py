@@ -23,11 +23,11 @@ import typer
 from typer.core import TyperGroup
 from typer.models import CommandInfo
 
-from penstock import __version__
 from penstock.cli.output import Json, root, tell, tell_error
 from penstock.errors import InvalidArgument, PenstockError, SettingsError, shown
 from penstock.server.base.allowed import NO_MORE, bound_on_addresses, is_no_more
 from penstock.server.base.loading import do_without_pandas
+from penstock.version import __version__
 
 FILES: Mapping[str, str] = {
     "serving": "serve up check convert",

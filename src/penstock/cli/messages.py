@@ -101,7 +101,7 @@ def publish(
             raise InvalidArgument(f"--from-cut goes without --{min(said)}: each message goes as it was published")
         if topic is not None:
             raise InvalidArgument("--from-cut goes without a topic: each message goes to where it was published")
-        from penstock.cli.cut_publishing import publish_of_member
+        from penstock.cli.republishing import publish_of_member
 
         told = partial(progress, json=json)
         publish_of_member(from_cut, cut_file or [], url, amqp, told, do=yes, json=json)

@@ -108,7 +108,7 @@ def check(
     Example: penstock pipeline check penstock.toml
     """
     from penstock.cli.driver_jobs import job, resources
-    from penstock.config.undeclared import of_pipeline
+    from penstock.config.impossible import of_pipeline
     from penstock.spark.pipelines.folders import line_of
     from penstock.spark.sessions import find_java
 

@@ -327,7 +327,7 @@ def check(
 
     Example: penstock check penstock.toml
     """
-    from penstock.config.undeclared import of_views
+    from penstock.config.impossible import of_views
     from penstock.server.opening import try_settings
 
     settings = read_settings(config, {}, tell=not json, inside=True)

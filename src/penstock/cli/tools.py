@@ -52,7 +52,7 @@ def expr(
     Example: penstock expr "/total > 5 AND /region IN ('n', 's')" --message '{"total": 9, "region": "n"}'
     """
     from penstock.records.entries import Topic
-    from penstock.testing import evaluate
+    from penstock.testing.expressions import evaluate
 
     bodies = list(_bodies(message, expression)) if message else [b"{}"]
     exchange, slash, key = (topic or "").partition("/")
@@ -175,7 +175,7 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
 
     Example: penstock tls make certificates --host localhost --host 127.0.0.1 --client shop
     """
-    from penstock.server.sockets.authority import Authority, write_new
+    from penstock.server.sockets.certificates import Authority, write_new
 
     for name in client or []:
         if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name in ("ca", "server"):

@@ -450,3 +450,12 @@ def _plain(values: Mapping[str, object]) -> dict[str, object]:
 def _whole_seconds(lasts: str | float | timedelta) -> int:
     """Rounded up: what is to last lasts."""
     return -(-span(lasts, "lasts") // 1_000_000)
+
+
+def add_moved(total: dict[str, Any], told: Mapping[str, Any]) -> None:
+    """What one portion came to, on top of those before it."""
+    for name in ("moved", "matched"):
+        total[name] += told[name]
+    for name in ("targets", "strays"):
+        for key, number in cast("dict[str, int]", told[name]).items():
+            total[name][key] = total[name].get(key, 0) + number

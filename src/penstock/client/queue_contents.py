@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import orjson
 import pyarrow as pa
 
-from penstock.client.admin import Administration
+from penstock.client.admin import Administration, add_moved
 from penstock.client.arguments import arguments_checked, encoded
 from penstock.client.link import chunks, said, understood
 from penstock.client.messages import Message, Rows
@@ -303,15 +303,6 @@ def _portions(count: int | None, rate: float | None) -> Iterator[Callable[[dict[
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-
-
-def add_moved(total: dict[str, Any], told: Mapping[str, Any]) -> None:
-    """What one portion came to, on top of those before it."""
-    for name in ("moved", "matched"):
-        total[name] += told[name]
-    for name in ("targets", "strays"):
-        for key, number in cast("dict[str, int]", told[name]).items():
-            total[name][key] = total[name].get(key, 0) + number
 
 
 def messages_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:

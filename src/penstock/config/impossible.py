@@ -3,6 +3,9 @@ nobody declared, what does not go together.
 
 Each check looks at a section once, however long it is: files are made by programs, too.
 
+Names that settings use and do not declare are no mistake: a client may declare them, or they are misspelt, which people
+are told.
+
 Pipelines and views on Spark share names of streams on the server and of files beside checkpoints.  A pipeline `p` over
 several inputs has the streams `p.a`, `p.b`; its backfills are `p.backfill.<id>`, and beside its checkpoint `p` lie
 `p.json`, `p.lock` and others.  A pipeline that is called so itself would share them.
@@ -23,8 +26,9 @@ from penstock.config.pipeline_section import Pipeline
 from penstock.config.queue_arguments import idle_arguments
 from penstock.config.sections import DOORS, EVERYWHERE
 from penstock.config.settings import Settings
-from penstock.config.vhost_sections import ViewSection, wrong_views
-from penstock.records.regular_expressions import topic_pattern
+from penstock.config.vhost_sections import ViewSection, joins_of, wrong_views
+from penstock.errors import known_name
+from penstock.records.regular_expressions import SPECIAL, topic_pattern
 
 T = TypeVar("T")
 
@@ -300,3 +304,55 @@ def shared_names(pipelines: Sequence[Pipeline], views: Sequence[ViewSection]) ->
                 what = what or f"what runs the view {view.removeprefix('view.')!r} on Spark"
         if what is not None:
             yield index, f"{one.name!r} is also the name of {what}: give it another name"
+
+
+def of_views(settings: Settings) -> Iterator[str]:
+    """Sentences about views whose source nobody declares."""
+    some = [("view", one) for one in settings.view] + [("conflated_topic", one) for one in settings.conflated_topic]
+    known = {(one.vhost, one.name): None for _, one in some} | {(one.vhost, one.name): None for one in settings.queue}
+    known |= {(one.vhost, one.name): None for one in settings.topics if one.key or one.key_from}
+    for section, one in some:
+        for name in [*([one.source] if one.source else []), *sorted(joins_of(one))]:
+            if (one.vhost, name) not in known:
+                near = known_name(name, [other for vhost, other in known if vhost == one.vhost])
+                yield (
+                    f"[[{section}]] {one.name!r} is empty until a client declares its source {name!r}, "
+                    f"which these settings do not{near}"
+                )
+
+
+def of_pipeline(pipeline: Pipeline, settings: Settings, file: str) -> list[str]:
+    """Sentences about queues and topics that a pipeline names and the settings do not have."""
+    queues = [one.name for one in settings.queue]
+    named = [*(one.queue for one in pipeline.source.values()), *(one.queue for one in pipeline.to)]
+    asked = [name for name in named if name is not None]
+    told = [
+        f"{file} has no [[queue]] {name!r}{known_name(name, queues)}: without it a client must declare it first"
+        for name in dict.fromkeys(asked)
+        if name not in queues
+    ]
+    kept = dict.fromkeys(_kept(settings))
+    for one in pipeline.source.values():
+        if one.topic is None or one.exchange or not SPECIAL.isdisjoint(one.topic):
+            continue
+        if not any(shows(one.topic) for shows in _shown(kept)):
+            near = known_name(one.topic, list(kept))
+            told.append(f"{file} has no [[topic]] {one.topic!r}{near}: what no queue shows and nobody declares is lost")
+    return told
+
+
+def _kept(settings: Settings) -> Iterator[str]:
+    """Topics of the default exchange that something of the settings keeps."""
+    yield from (one.name for one in settings.topic if not one.exchange)
+    yield from (one.settings.underlying_topic or one.name for one in settings.queue if not one.settings.exchange)
+    for pipeline in settings.pipeline:
+        yield from (name for to in pipeline.to for name in (to.topic, to.view) if name and not to.exchange)
+        yield from (rule.topic for rule in pipeline.rules if rule.topic)
+
+
+def _shown(topics: Iterable[str]) -> Iterator[Callable[[str], bool]]:
+    for topic in topics:
+        try:
+            yield topic_pattern(topic)
+        except ValueError:  # told where it stands
+            continue

@@ -30,9 +30,8 @@ from penstock.records.kinds import LAZY, Kind
 from penstock.server.actions import Acts
 from penstock.server.asking.caching import Fetches, Present, Tending
 from penstock.server.asking.judging import Judges
-from penstock.server.asking.recovering import Recoveries
+from penstock.server.asking.recovering import Recoveries, Walked
 from penstock.server.asking.scanning import Backfills, Scans
-from penstock.server.asking.stream_backlog import Walked
 from penstock.server.base.faults import asker_behind, asker_of
 from penstock.server.base.rounds import Nap
 from penstock.server.base.runtime import Runtime

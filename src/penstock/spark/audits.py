@@ -35,7 +35,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.client import connect
-from penstock.client.queue_contents import add_moved
+from penstock.client.admin import add_moved
 from penstock.core.audit_histories import Part, Report, Share, shares, verdict
 from penstock.core.audit_log import Audit
 from penstock.core.state.durable import DurableState

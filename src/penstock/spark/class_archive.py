@@ -2,7 +2,7 @@
 
 What is archived is what a small job loads: queries of streams with SQL, sums, windows and Python between them.
 
-`penstock up` runs it with `--beside` (`cli.class_archiving`): its own work goes first, the kernel that has no memory
+`penstock up` runs it with `--beside` (`cli.supervisor`): its own work goes first, the kernel that has no memory
 left ends this process before any other, and whoever started it is gone when the standard input ends.
 
 One process makes it at a time.  A cache folder has the archives that were used last (`ARCHIVES_MOST`), as each update

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.class_archiving import AFTER_S, AGAIN_S, MEMORY_BYTES, TRIES, ClassArchiving, is_wanted
+from penstock.cli.supervisor import AFTER_S, AGAIN_S, MEMORY_BYTES, TRIES, ClassArchiving, is_wanted
 from penstock.config.pipeline_section import Spark
 
 CHOSEN = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_CLASSPATH")

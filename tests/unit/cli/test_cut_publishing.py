@@ -8,7 +8,7 @@ from random import Random
 import orjson
 import pytest
 
-from penstock.cli.cut_publishing import Tails
+from penstock.cli.republishing import Tails
 from penstock.errors import NotFound
 from penstock.log.disk import OsDisk
 from penstock.records.entries import Control, Group, Topic

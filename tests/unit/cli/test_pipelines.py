@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from penstock.cli.pipeline_runs import verdict
+from penstock.config.impossible import of_pipeline, of_views
 from penstock.config.load import load_text
-from penstock.config.undeclared import of_pipeline, of_views
 
 TEXT = """
 [[queue]]

@@ -11,10 +11,9 @@ import pytest
 
 from choices import SEED
 from penstock.spark.reading import bodies as reading
-from penstock.spark.reading.batch_text import BLOCK
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.like_bodies import LikeBodies
-from penstock.spark.reading.plain_bodies import BODY_MOST, PlainBodies, is_plain
+from penstock.spark.reading.plain_bodies import BLOCK, BODY_MOST, PlainBodies, is_plain
 
 COLUMNS: dict[str, Any] = {
     "id": pa.int64(), "region": pa.string(), "total": pa.float64(), "small": pa.int16(), "flag": pa.bool_(),

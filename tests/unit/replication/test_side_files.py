@@ -27,8 +27,8 @@ from penstock.replication.register import ClusterState, Member
 from penstock.server.cluster import log_sending as sendings
 from penstock.server.cluster import side_sending
 from penstock.server.cluster.following import Following, Mine
-from penstock.server.cluster.log_sending import Files, Log, Sending
-from penstock.server.cluster.side_sending import ACCOUNTS
+from penstock.server.cluster.log_sending import Sending
+from penstock.server.cluster.side_sending import ACCOUNTS, Files, Log
 
 STATE = ClusterState(
     "c", 7, in_sync=frozenset("ab"), members={name: Member(name, f"{name}:8817", 1) for name in "ab"}

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from penstock.server.asking.stream_backlog import Count
+from penstock.server.asking.recovering import Count
 
 
 @pytest.fixture

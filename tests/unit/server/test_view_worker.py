@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import cast
 
 from penstock.core.view_feed import Moved
+from penstock.server.views.evaluating import PORTION, portion
 from penstock.server.views.shown import Live
-from penstock.server.views.step_worker import PORTION, portion
 
 
 class Held:

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.core.queue.limits import Figures
 from penstock.server.figures import Seen, Sums
 from penstock.server.http import facts as real
-from penstock.server.http import probes
+from penstock.server.http import overview
 from penstock.server.http.door import KEPT_S, Application
 from penstock.server.http.metrics import ACTIONS, QUEUES, TOPICS, VIEWS, Line, Metrics
 from penstock.server.http.reception import Reception, credentials
@@ -475,7 +475,7 @@ async def test_who_scrapes_within_a_second_gets_what_was_found_and_one_looks_at_
         running -= 1
         return facts.metrics()
 
-    monkeypatch.setattr(probes, "all_metrics", counted)
+    monkeypatch.setattr(overview, "all_metrics", counted)
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
         login = httpx.BasicAuth("guest", "guest")

@@ -20,10 +20,10 @@ from prometheus_client.registry import Collector
 
 from http_lab import Http
 from penstock.server.doors.line import Ended
-from penstock.server.http import probes
+from penstock.server.http import overview
 from penstock.server.http.exposition import PIECE, There, detailed, exposition, pieces
 from penstock.server.http.metrics import QUEUES, Family, Histogram, Line, Metrics
-from penstock.server.http.probes import LONG_MOST, Long
+from penstock.server.http.overview import LONG_MOST, Long
 
 LONG = 200
 ODD = ["plain", 'a "quoted" one', "two\nlines", "back\\slash", "grün 🐇", "", "100%s {x}"]
@@ -132,10 +132,10 @@ async def test_so_many_long_texts_are_sent_at_a_time() -> None:
 
 async def test_a_long_text_that_nobody_reads_gives_its_place_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     places, stuck, reader = asyncio.Semaphore(1), Reader(), Reader()
-    monkeypatch.setattr(probes, "LONG_S", 0.01)
+    monkeypatch.setattr(overview, "LONG_S", 0.01)
     with pytest.raises(Ended):
         await answer(places, stuck)
-    monkeypatch.setattr(probes, "LONG_S", 60.0)
+    monkeypatch.setattr(overview, "LONG_S", 60.0)
     reader.may.set()
     await answer(places, reader)
     assert reader.size == 30

@@ -14,8 +14,9 @@ from penstock.replication.election import Election, Role
 from penstock.replication.messages import Ack, Begin, Bye, Hello, Here, Look, Message, Refusal
 from penstock.replication.register import ClusterState
 from penstock.server.cluster import folder
-from penstock.server.cluster.log_sending import AckTimes, Files, Link, Sending, refused
+from penstock.server.cluster.log_sending import AckTimes, Link, Sending, refused
 from penstock.server.cluster.membership import Outside, Terms, listing
+from penstock.server.cluster.side_sending import Files
 from penstock.version import __version__
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The leader's end of the stream: the files that it reads, what one follower gets of them, and how far it is behind.
+"""The leader's end of the stream: what one follower gets of the log's files, and how far it is behind.
 
 Where a follower's copy stands, and what it gets next, is a `Place`: a file to its end and then the next.
 
@@ -21,8 +21,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.errors import ProtocolError
-from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
-from penstock.ports import Disk, File
+from penstock.log.segment import read_header, segment_name
+from penstock.ports import File
 from penstock.replication.messages import (
     PIECE_MOST,
     Ack,
@@ -39,7 +39,7 @@ from penstock.replication.messages import (
 )
 from penstock.replication.register import ClusterState, written
 from penstock.replication.terms import common
-from penstock.server.cluster.side_sending import Counting, SideSending
+from penstock.server.cluster.side_sending import Files, SideSending
 
 if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
@@ -171,58 +171,6 @@ class Link(Protocol):
     def send(self, message: Message) -> None: ...
 
     def close(self) -> None: ...
-
-
-class Log(NamedTuple):
-    """How far the leader's log goes."""
-
-    segment: int = 0  # the open file's first LSN
-    end: int = 0  # bytes of it that may be sent
-    last: int = 0  # LSN
-    floor: int = 0  # the first LSN that is kept
-    base: int = 0  # all up to here must be synced before what lies below the floor may go
-
-
-class Files:
-    """The leader's files, as far as they may be sent."""
-
-    def __init__(self, disk: Disk) -> None:
-        self.disk = disk
-        self.log = Log()
-        self.sent = 0  # bytes of the log, to all followers
-        self.beside = Counting()
-        self._closed = list[SegmentFile]()
-
-    def told(self, log: Log) -> None:
-        """The log has gone on."""
-        if log.segment != self.log.segment:
-            self.log = log
-            self.look()
-        self.log = log
-
-    def look(self) -> None:
-        """See which closed files there are now."""
-        found = list[SegmentFile]()
-        for first in sorted(one for name in self.disk.list(FOLDER) if (one := first_lsn(name)) is not None):
-            if first >= self.log.segment or (found and first <= found[-1].last and found[-1].identity):
-                continue
-            try:
-                file = self.disk.open(segment_name(first), readonly=True)
-            except FileNotFoundError:
-                continue
-            try:
-                header, _ = read_header(file)
-                found.append(SegmentFile(first, header.last, file.size(), header.identity))
-            except NotASegment:
-                continue
-            finally:
-                file.close()
-        self._closed = found
-
-    @property
-    def listed(self) -> list[SegmentFile]:
-        """Oldest first."""
-        return [*self._closed, SegmentFile(self.log.segment, self.log.last, self.log.end, 0)]
 
 
 class Sending:

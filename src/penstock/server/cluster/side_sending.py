@@ -1,4 +1,4 @@
-"""What one follower gets of the files beside the log.
+"""The leader's files, and what one follower gets of those beside the log.
 
 Some count: who may take over must have them as they are now, and what needs them is answered when all have.  These are
 users and vhosts when they change, the archive's, and each stage of a sink from its upload until its rows are in the log
@@ -13,12 +13,14 @@ import errno
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from penstock.log import checkpoints
+from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
 from penstock.ports import Disk, read_whole
-from penstock.replication.messages import PIECE_MOST, SIDE_MOST, STAGE, STAGES_MOST, File, Keep
+from penstock.replication.messages import PIECE_MOST, SIDE_MOST, STAGE, STAGES_MOST, File, Keep, SegmentFile
 
 SIDE_PIECE = PIECE_MOST
 """Bytes of a file in one message."""
@@ -223,3 +225,55 @@ def size_of(disk: Disk, name: str) -> int:
     with suppress(FileNotFoundError), closing(disk.open(name, readonly=True)) as file:
         return file.size()
     return 0
+
+
+class Log(NamedTuple):
+    """How far the leader's log goes."""
+
+    segment: int = 0  # the open file's first LSN
+    end: int = 0  # bytes of it that may be sent
+    last: int = 0  # LSN
+    floor: int = 0  # the first LSN that is kept
+    base: int = 0  # all up to here must be synced before what lies below the floor may go
+
+
+class Files:
+    """The leader's files, as far as they may be sent."""
+
+    def __init__(self, disk: Disk) -> None:
+        self.disk = disk
+        self.log = Log()
+        self.sent = 0  # bytes of the log, to all followers
+        self.beside = Counting()
+        self._closed = list[SegmentFile]()
+
+    def told(self, log: Log) -> None:
+        """The log has gone on."""
+        if log.segment != self.log.segment:
+            self.log = log
+            self.look()
+        self.log = log
+
+    def look(self) -> None:
+        """See which closed files there are now."""
+        found = list[SegmentFile]()
+        for first in sorted(one for name in self.disk.list(FOLDER) if (one := first_lsn(name)) is not None):
+            if first >= self.log.segment or (found and first <= found[-1].last and found[-1].identity):
+                continue
+            try:
+                file = self.disk.open(segment_name(first), readonly=True)
+            except FileNotFoundError:
+                continue
+            try:
+                header, _ = read_header(file)
+                found.append(SegmentFile(first, header.last, file.size(), header.identity))
+            except NotASegment:
+                continue
+            finally:
+                file.close()
+        self._closed = found
+
+    @property
+    def listed(self) -> list[SegmentFile]:
+        """Oldest first."""
+        return [*self._closed, SegmentFile(self.log.segment, self.log.last, self.log.end, 0)]

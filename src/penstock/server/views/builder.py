@@ -19,8 +19,9 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.index import Index
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Moved, Noted
+from penstock.server.views.evaluating import PORTION, portion
 from penstock.server.views.row_source import name_of, read_by
-from penstock.server.views.step_worker import PORTION, Worker, portion
+from penstock.server.views.step_worker import Worker
 
 if TYPE_CHECKING:
     from penstock.core.queue.places import State

@@ -1,12 +1,13 @@
-"""What messages give to views: their rows of a batch, or read back from the log, parsed once and read by each view."""
+"""What messages give to views: their rows of a batch, or read back from the log, parsed once and read by each view, so
+many of them at once as take a few milliseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
-from penstock.core.view_feed import Arrived, Noted
+from penstock.core.view_feed import Arrived, Moved, Noted
 from penstock.core.view_groups import Elements, Given, Side, View
 from penstock.expr.batches import Table
 from penstock.expr.bodies import body_type
@@ -15,7 +16,13 @@ from penstock.records.entries import Rows
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import MessageType
 
+if TYPE_CHECKING:
+    from penstock.server.views.shown import Live
+
 Into: TypeAlias = "View | Side"
+
+PORTION = 1000
+"""Messages that are read and brought to the groups in one step: two to four milliseconds."""
 
 SLICE = 250
 """Messages that are parsed before a thread lets the loop in."""
@@ -96,3 +103,24 @@ def _parsed(elements: Elements, pause: Callable[[], None] | None, kind: MessageT
             records += tables(bodies[part], heads if isinstance(heads, bytes) else heads[part])
             pause()
     return Elements(elements.lsns, records, bodies, elements.headers, elements.topics, elements.times, elements.states)
+
+
+def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
+    """As much of a step as is done at once, and the rest: each pair costs as much as some messages."""
+    pairs = step.pairs
+    if step.verb in ("end", "anew", "look"):
+        return step, None
+    room = PORTION
+    for at in range(0, len(pairs), 2):
+        low, high = pairs[at], pairs[at + 1]
+        for live in lives:
+            stop, rows = live.into.measure(low, high, max(room, 1))  # at least one, or it would never end
+            if stop < high:
+                now, rest = [*pairs[:at], low, stop], [stop, *pairs[at + 1 :]]
+                return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
+            room -= rows // max(len(lives), 1) + 1
+        if room <= 0 and at + 2 < len(pairs):
+            now, rest = list(pairs[: at + 2]), list(pairs[at + 2 :])
+            return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
+        room = max(room, 1)
+    return step, None

@@ -24,7 +24,7 @@ from penstock.memory import READ_BYTES
 from penstock.records.chunks import pairs_of
 from penstock.records.entries import Rows
 from penstock.server.asking.judging import breathe
-from penstock.server.views.evaluating import elements_of, elements_of_rows, given, noted
+from penstock.server.views.evaluating import PORTION, elements_of, elements_of_rows, given, noted, portion
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.views.shown import Live
 
-
-PORTION = 1000
-"""Messages that are read and brought to the groups in one step: two to four milliseconds."""
 
 IN_PLACE = 64
 """So few are evaluated on the loop: handing them to a thread takes longer."""
@@ -399,24 +396,3 @@ class Worker:
 def _still(lives: Sequence[Live], rounds: Sequence[int]) -> list[Live]:
     """Those that have not begun anew meanwhile."""
     return [live for live, round in zip(lives, rounds, strict=True) if live.round == round and not live.closed]
-
-
-def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
-    """As much of a step as is done at once, and the rest: each pair costs as much as some messages."""
-    pairs = step.pairs
-    if step.verb in ("end", "anew", "look"):
-        return step, None
-    room = PORTION
-    for at in range(0, len(pairs), 2):
-        low, high = pairs[at], pairs[at + 1]
-        for live in lives:
-            stop, rows = live.into.measure(low, high, max(room, 1))  # at least one, or it would never end
-            if stop < high:
-                now, rest = [*pairs[:at], low, stop], [stop, *pairs[at + 1 :]]
-                return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
-            room -= rows // max(len(lives), 1) + 1
-        if room <= 0 and at + 2 < len(pairs):
-            now, rest = list(pairs[: at + 2]), list(pairs[at + 2 :])
-            return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
-        room = max(room, 1)
-    return step, None

@@ -26,8 +26,8 @@ import pyarrow as pa
 
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
-from penstock.spark.reading.batch_text import BLOCK, ONE, Eights, Places, SecondLook, Text, bytes_before, hits
 from penstock.spark.reading.json_types import FLOAT_ENDS
+from penstock.spark.reading.plain_bodies import BLOCK, ONE, Eights, Places, SecondLook, Text, bytes_before, hits
 
 if TYPE_CHECKING:
     from penstock.spark.record_batches import Column
