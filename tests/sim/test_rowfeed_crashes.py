@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.opening import declare_views
-from penstock.server.views import rowfeed
+from penstock.server.views import conflated
 from penstock.testing import Broker
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Life, clock
@@ -202,8 +202,8 @@ def test_rows_wait_for_room_and_then_come() -> None:
 def test_of_more_rows_than_may_wait_the_newest_come(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(rowfeed, "HELD_MOST", 60)
-    monkeypatch.setattr(rowfeed, "ROWS_MOST", 1)
+    monkeypatch.setattr(conflated, "HELD_MOST", 60)
+    monkeypatch.setattr(conflated, "ROWS_MOST", 1)
     life = full_house()
     life.declare("ballast")
     order(life, *[1] * 9)
@@ -268,5 +268,5 @@ def test_a_batch_of_rows_has_bounded_bytes() -> None:
     client.publish("orders", *(orjson.dumps({"r": number, "n": 1, "t": long}) for number in range(8)))
     life.run()
     assert sorted(rows(life)) == [(number, 1) for number in range(8)]
-    assert max(batches) <= rowfeed.BYTES_MOST + 2**12
+    assert max(batches) <= conflated.BYTES_MOST + 2**12
     assert len(batches) == 4

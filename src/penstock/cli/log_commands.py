@@ -321,7 +321,7 @@ def export(
 
 def _form(file: str, format: str | None, *, overwrite: bool) -> str:
     """The format to write.  InvalidArgument where none is known, or the file is there."""
-    from penstock.cli.exportfiles import FORMATS, check_new
+    from penstock.cli.messagefiles import FORMATS, check_new
 
     target = None if file == "-" else Path(file)
     form = format or ("jsonl" if target is None else FORMATS.get(target.suffix.lower()))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute
 
-from penstock.cli.exportfiles import new_file, writing
+from penstock.cli.messagefiles import new_file, writing
 from penstock.cli.output import Progress, bar, note
 from penstock.errors import DataFolderInUse, InvalidArgument
 from penstock.history import archive_place, open_folder

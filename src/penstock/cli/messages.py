@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from penstock.cli.inputs import columns_said, format_of, tables, with_columns
+from penstock.cli.messagefiles import columns_said, format_of, tables, with_columns
 from penstock.cli.output import (
     DEFAULT_URL,
     Json,

@@ -255,7 +255,7 @@ def query(
 
     Example: penstock query 'SELECT region, count(*) FROM "to-ship" GROUP BY 1'
     """
-    from penstock.cli.exportfiles import check_new
+    from penstock.cli.messagefiles import check_new
 
     statement = sys.stdin.read() if sql == "-" else sql
     if output is not None and json:
@@ -315,7 +315,7 @@ def write_file(result: Result, path: Path) -> int:
     """
     import pyarrow as pa
 
-    from penstock.cli.exportfiles import FORMATS, new_file, writing
+    from penstock.cli.messagefiles import FORMATS, new_file, writing
 
     form = FORMATS.get(path.suffix.lower())
     if form is None:

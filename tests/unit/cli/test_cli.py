@@ -22,7 +22,7 @@ import pytest
 from pyarrow import parquet
 
 from penstock import __version__
-from penstock.cli import checkup, inputs, logfiles, messages, output, queues, serving
+from penstock.cli import checkup, logfiles, messagefiles, messages, output, queues, serving
 from penstock.cli.main import command as built
 from penstock.cli.main import main
 from penstock.config.settings import Settings
@@ -630,7 +630,7 @@ def test_log_commands_want_a_data_folder(run: Run, tmp_path: Path) -> None:
 
 def test_input_files_become_tables(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
-    [table] = inputs.tables(tmp_path / "a.jsonl", "jsonl")
+    [table] = messagefiles.tables(tmp_path / "a.jsonl", "jsonl")
     assert table.column("body").to_pylist() == [b'{"a": 1}', b'{"a": 2}']
     rows = pa.table({"a": list(range(25_000))})
     parquet.write_table(rows, tmp_path / "a.parquet")
@@ -640,13 +640,13 @@ def test_input_files_become_tables(tmp_path: Path) -> None:
         writer.write_table(rows)
     (tmp_path / "a.csv").write_text("a\n" + "\n".join(map(str, range(25_000))))
     for name in ("a.parquet", "a.arrows", "a.arrow", "a.csv"):
-        kind = inputs.FORMATS[Path(name).suffix]
-        sizes = [table.num_rows for table in inputs.tables(tmp_path / name, kind)]
+        kind = messagefiles.READ[Path(name).suffix]
+        sizes = [table.num_rows for table in messagefiles.tables(tmp_path / name, kind)]
         assert sizes == [10_000, 10_000, 5_000], name
     with pytest.raises(InvalidArgument, match="is no parquet"):
-        list(inputs.tables(tmp_path / "a.csv", "parquet"))
+        list(messagefiles.tables(tmp_path / "a.csv", "parquet"))
     with pytest.raises(InvalidArgument, match="No such file"):
-        list(inputs.tables(tmp_path / "absent.csv", "csv"))
+        list(messagefiles.tables(tmp_path / "absent.csv", "csv"))
 
 
 class Delivered:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.server.people.account_events import events_between
+from penstock.server.operating import events_between
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
 
 ANN = Account("ann", Kept("one", "argon2id"), ("management",))

@@ -25,8 +25,8 @@ from penstock.server.figures import view_facts
 from penstock.server.opening import declare_views
 from penstock.server.views import builder, evaluating, step_worker
 from penstock.server.views.builder import Builder
+from penstock.server.views.conflated import _Feed  # pyright: ignore[reportPrivateUsage]  # a fault is planted in it
 from penstock.server.views.row_source import RowSource
-from penstock.server.views.rowfeed import _Feed  # pyright: ignore[reportPrivateUsage]  # a fault is planted in it
 from penstock.server.views.shown import Live
 from penstock.server.views.step_worker import Worker
 from penstock.wire.amqp import methods as m

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from penstock.server.views import rowfeed
+from penstock.server.views import conflated
 from penstock.testing import Broker
 
 SOURCE = {"name": "orders"}
@@ -18,7 +18,7 @@ def read(broker: Broker, queue: str) -> list[dict[str, object]]:
 
 def test_more_rows_than_one_batch_all_arrive() -> None:
     with Broker({"queue": [SOURCE, OVER], "view": [VIEW]}) as broker:
-        count = 2 * rowfeed.ROWS_MOST + 7
+        count = 2 * conflated.ROWS_MOST + 7
         for n in range(count):
             broker.publish("orders", f'{{"r": {n}, "n": 1}}')
         assert sorted(row["r"] for row in read(broker, "over")) == list(range(count))  # type: ignore[type-var]

@@ -18,7 +18,7 @@ from penstock.errors import NotFound, PenstockError, PreconditionFailed, Protoco
 from penstock.server.amqp import consuming
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_find, may_purge
-from penstock.server.amqp.replying import declared
+from penstock.server.amqp.queueless import declared
 from penstock.server.amqp.session import generated_name
 from penstock.server.amqp.transaction import Open
 from penstock.server.committing import Committing

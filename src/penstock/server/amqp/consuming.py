@@ -26,12 +26,11 @@ from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, ProtocolError, ResourceLocked
 from penstock.expr import Context, Filter, TopicPattern, compile_filter
 from penstock.records.field_tables import Timestamp
-from penstock.server.amqp import replying
 from penstock.server.amqp.channel import own
 from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, filter_of, flag, values_of
 from penstock.server.amqp.entitled import consuming
+from penstock.server.amqp.queueless import cancel_replies, consume_from_bookmark, consume_replies
 from penstock.server.amqp.session import generated_name, refuse_reuse
-from penstock.server.amqp.topic_consumers import consume as consume_from_bookmark
 from penstock.server.people.entitlements import narrowed
 from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
@@ -80,7 +79,7 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         if channel.has_consumer(tag):
             raise refuse_reuse(tag)
         if method.queue == REPLY_TO:
-            replying.consume(session, channel, tag, method)
+            consume_replies(session, channel, tag, method)
         else:
             consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
         return
@@ -211,7 +210,7 @@ def _consume_from_one(
 
 def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     """basic.cancel: answered when what it was granted before has gone out."""
-    replying.cancel(channel, method.consumer_tag)
+    cancel_replies(channel, method.consumer_tag)
     consumer = channel.consumers.pop(method.consumer_tag, None)
     wish = channel.subscriptions.pop(method.consumer_tag, None)
     channel.filters.pop(method.consumer_tag, None)

@@ -20,7 +20,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
 from penstock.server.amqp.publishers import FEW
-from penstock.server.amqp.replying import asking
+from penstock.server.amqp.queueless import asking
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
 from penstock.wire.amqp.events import Target

@@ -19,10 +19,9 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr.view_definition import Definition
 from penstock.server.base.faults import TOLD, Told
 from penstock.server.views.builder import Builder
-from penstock.server.views.conflated import ConflatedTopic
+from penstock.server.views.conflated import ConflatedTopic, RowFeed
 from penstock.server.views.record_source import RecordSource, unkeyed
 from penstock.server.views.row_source import RowSource, conflated, name_of, topic_of
-from penstock.server.views.rowfeed import RowFeed
 from penstock.server.views.setbacks import Alarms, Setback, not_level
 from penstock.server.views.shown import Live
 from penstock.server.views.step_worker import Worker

@@ -1,8 +1,16 @@
-"""Consumers with `x-bookmark`: messages of topics from a place in the log on, then live.  No lease, nothing to settle.
+"""Consumers without a queue: of replies to a client, as RabbitMQ has them, and of topics from a place in the log on.
+No lease, nothing to settle.
 
-Deliveries have tags like all others, and an ack or a reject of such a tag is taken without a word: there is nothing to
-settle, so prefetch does not count either.  What holds such a consumer back is its connection: when the client does not
-read, nothing more is delivered, and when it reads again the log is read on from where it was.
+A channel consumes replies from the pseudo queue `amq.rabbitmq.reply-to` without acks; what it publishes with that as
+`reply_to` says an address instead, a secret of this consumer.  Whoever has been asked publishes the answer to that
+address over the default exchange of the same vhost, by whatever door.  Replies are in no queue and not in the log, and
+go to the client at once, at most once: what comes when the consumer is gone was sent to nobody.  Who waits is the
+core's to know (`core.open_replies`), so the address holds whichever process the door is.
+
+A consumer with `x-bookmark` gets messages of topics from a place in the log on, then live.  Deliveries have tags like
+all others, and an ack or a reject of such a tag is taken without a word: there is nothing to settle, so prefetch does
+not count either.  What holds such a consumer back is its connection: when the client does not read, nothing more is
+delivered, and when it reads again the log is read on from where it was.
 
     x-bookmark               where to start (docs/replay.md); the queue's name stands for what the queue is a view of
     x-filter                 an expression
@@ -16,15 +24,20 @@ read, nothing more is delivered, and when it reads again the log is read on from
 
 from __future__ import annotations
 
+import secrets
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.select import SelectList, narrowed_select, parse_select
-from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, ProtocolError
+from penstock.core.topology.routing import REPLY_PREFIX, REPLY_TO
+from penstock.errors import InvalidArgument, LogBroken, NotFound, PenstockError, PreconditionFailed, ProtocolError
 from penstock.expr import Context
 from penstock.records.one_or_each import rows_at, value_at
+from penstock.records.properties import with_reply_to
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, filter_of, flag, informed, text_of
+from penstock.server.amqp.links import SEND_MOST
 from penstock.server.follow import ENDLESS
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
@@ -36,9 +49,108 @@ from penstock.wire.amqp.pieces import header_too_large, too_large
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
+    from penstock.core.effects import Reply
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
     from penstock.server.replaying.log_source import Follower
+
+
+SECRET_BYTES = 24
+
+BEHIND_SHARE = 4
+"""A client that does not read may have this part of the memory in replies, or `SEND_MOST`; more are dropped."""
+
+OURS = ("x-filter", "x-max-backlog", "x-replace", "x-info", "x-bookmark")
+"""Arguments of consumers of queues and topics, which mean nothing here."""
+
+
+class Replies:
+    """The consumer of replies of one channel."""
+
+    def __init__(self, session: Session, channel: Channel, tag: str) -> None:
+        self.tag = tag
+        self.address = REPLY_PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        self._session = session
+        self._channel = channel
+        self._encoder = channel.encoder(tag)
+        self._early: deque[Reply] | None = deque()  # what came before the client knows its tag
+        self._open = True
+        session.core.open_replies(session.vhost, self.address, self.take)
+
+    def take(self, reply: Reply) -> None:
+        """Deliver a reply, unless nobody waits any more or the client is too far behind."""
+        session, outgoing = self._session, self._session.outgoing
+        budget = session.engine.bodies.budget.limit
+        behind = outgoing.unsent + session.link.buffered() if self._open and not session.closed else 0
+        if not self._open or session.closed or behind > max(SEND_MOST, budget // BEHIND_SHARE):
+            session.counters.unroutable_dropped += 1
+        elif self._early is not None:
+            self._early.append(reply)
+        elif len(reply.properties) > self._encoder.properties_most:
+            error = header_too_large("a reply", len(reply.properties), session.machine.frame_max)
+            session.counters.unroutable_dropped += 1
+            session.engine.call_soon(partial(self._fail, error))
+        else:
+            tag = self._channel.tags.spend()
+            frames = self._encoder.encode(tag, False, (reply.topic,), (reply.properties,), (reply.body,))
+            outgoing.deliver(self._channel.number, frames, len(reply.body) + len(reply.properties))
+            session.counters.delivered_consume_auto_ack += 1
+
+    def _fail(self, error: ProtocolError) -> None:
+        if self._open and self._channel.open:
+            self._session.fail_channel(self._channel.number, error, m.BasicDeliver)
+
+    def announce(self) -> None:
+        """The client knows the tag now."""
+        early, self._early = self._early, None
+        for reply in early or ():
+            self.take(reply)
+
+    def close(self) -> None:
+        """Nobody waits any more; the address leads nowhere, for ever."""
+        self._open = False
+        self._session.core.close_replies(self._session.vhost, self.address)
+
+
+def consume_replies(session: Session, channel: Channel, tag: str, method: m.BasicConsume) -> None:
+    """basic.consume of the pseudo queue.  Raises PreconditionFailed with RabbitMQ's words."""
+    if not method.no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.replies is not None:
+        raise PreconditionFailed("reply consumer already set")
+    for name in OURS:
+        if name in method.arguments:
+            raise InvalidArgument(f"consumer argument {name} does not go with {REPLY_TO}")
+    replies = channel.replies = Replies(session, channel, tag)
+    if method.nowait:
+        replies.announce()
+    else:
+        channel.reply(m.BasicConsumeOk(tag), then=partial(Replies.announce, replies))
+
+
+def cancel_replies(channel: Channel, tag: str) -> None:
+    """End the consumer of this tag, if it is one of replies."""
+    if channel.replies is not None and channel.replies.tag == tag:
+        channel.replies.close()
+        channel.replies = None
+
+
+def declared(session: Session, name: str) -> bool:
+    """Whether a name of a queue means replies and somebody waits there; anybody may wait at the pseudo queue."""
+    return name == REPLY_TO or (name.startswith(REPLY_PREFIX) and session.core.takes_replies(session.vhost, name))
+
+
+def asking(channel: Channel, header: bytes) -> bytes | None:
+    """The header of a request with the channel's address, None for what is none.  Raises PreconditionFailed."""
+    replies = channel.replies
+    changed = with_reply_to(header, REPLY_TO, "" if replies is None else replies.address)
+    if changed is not None and replies is None:
+        raise PreconditionFailed("fast reply consumer does not exist")
+    if changed is not None and too_large(changed, frame_max := channel.session.machine.frame_max) is not None:
+        what = "a request with the address of its replies"
+        raise PreconditionFailed(str(header_too_large(what, len(changed), frame_max)))
+    return changed
+
 
 KNOWN = frozenset(
     {BOOKMARK, "x-filter", "x-rate", "x-rate-max-gap", "x-bookmark-not-found", "x-select", "x-fully-durable", STAMP}
@@ -191,7 +303,7 @@ def _refuse_strange(arguments: Mapping[str, object]) -> None:
             raise ProtocolError(f"consumer argument {key} does not go with {BOOKMARK}", reply_code=540)
 
 
-def consume(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
+def consume_from_bookmark(session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume) -> None:
     """basic.consume with `x-bookmark`.  Raises what cannot be."""
     arguments = cast("Mapping[str, object]", method.arguments)
     _refuse_strange(arguments)
