@@ -55,7 +55,10 @@ def reason_of(failure: BaseException | str) -> str:
     """Why something failed, as a settle tells it: cut, and half a pair of surrogates, as names of files may hold one,
     is written with its number.
     """
-    text = failure if isinstance(failure, str) else f"{type(failure).__name__}: {failure}".removesuffix(": ")
+    try:
+        text = failure if isinstance(failure, str) else f"{type(failure).__name__}: {failure}".removesuffix(": ")
+    except Exception:  # noqa: BLE001 - its own code, for which no settle fails
+        text = f"{type(failure).__name__}, which has no text"
     return text[:REASON_MOST].encode(errors="backslashreplace").decode()
 
 

@@ -64,6 +64,11 @@ class Task:
             return None
         return some[0] if some else None
 
+    def late(self, timeout: Duration) -> TimeoutError:
+        """The error of who has waited in vain.  (Both clients call this.)"""
+        within = timeout if isinstance(timeout, str) else f"{seconds_of(timeout, 'timeout'):g} s"
+        return TimeoutError(f"no result of task {self.id} within {within}: there is none in topic {self._results!r}")
+
     def get(self, timeout: Duration = "30s") -> Any:
         """What the function returned, as JSON has it, as soon as it is there.
 
@@ -72,7 +77,7 @@ class Task:
         until = time.monotonic() + seconds_of(timeout, "timeout")
         while (found := self.record() or self._awaited(until)) is None:
             if time.monotonic() >= until:
-                raise TimeoutError(f"no result of task {self.id} within {timeout}")
+                raise self.late(timeout)
             time.sleep(LOOK_S)
         return value_of(found)
 

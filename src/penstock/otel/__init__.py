@@ -12,7 +12,7 @@ messaging.  Metrics are the server's: /metrics.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -24,6 +24,7 @@ except ImportError as error:
     raise ImportError("penstock.otel needs OpenTelemetry's API: pip install 'penstock[otel]'") from error
 
 from penstock.client import tracing
+from penstock.client.messages import reason_of
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -163,8 +164,9 @@ class Spans:
     def failed(self, error: BaseException) -> None:
         """The present span ends with an error."""
         span = trace.get_current_span()
-        span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+        with suppress(Exception):  # of the error's own code, as that for its text
+            span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, reason_of(error)))
 
 
 def _attributes(name: str, kind: str, place: str) -> dict[str, str | int]:

@@ -117,13 +117,7 @@ async def _called(
     worker: Worker, message: Message, calls: Off, settles: Off
 ) -> tuple[str, str, object, asyncio.Future[Any] | None]:
     """(verb, reason, result) of the call, and the call itself where it is a thread that did not end in time."""
-    given = AsyncMessage(message, settles) if worker.is_async else message
-    try:
-        arguments = worker.arguments(given)
-    except InvalidBody as error:
-        logger.error("%s: %r: %s", worker.name, message, error)
-        return "reject", reason_of(str(error)), None, None
-    call = asyncio.ensure_future(_work(worker, message, arguments, calls, settles))
+    call = asyncio.ensure_future(_ended(worker, message, calls, settles))
     try:
         done, _ = await asyncio.wait({call}, timeout=worker.timeout)
     except asyncio.CancelledError:
@@ -136,15 +130,29 @@ async def _called(
             call.cancel()
         return "retry", told, None, call
     try:
-        return "ack", "", call.result(), None
-    except InvalidBody as error:
+        result, error = call.result()
+    except asyncio.CancelledError as cancelled:  # by what it waits for itself: a stop ended above
+        result, error = None, cancelled
+    if error is None:
+        return "ack", "", result, None
+    if isinstance(error, InvalidBody):
         logger.error("%s: %r: %s", worker.name, message, error)
         return "reject", reason_of(str(error)), None, None
-    except (Exception, asyncio.CancelledError) as error:  # cancelled by what it waits for itself: a stop ended above
-        logger.exception("%s: %r failed, attempt %d", worker.name, message, message.attempt)
-        if tracing.active is not None:
-            tracing.active.failed(error)
-        return "retry", reason_of(error), None, None
+    logger.error("%s: %r failed, attempt %d", worker.name, message, message.attempt, exc_info=error)
+    if tracing.active is not None:
+        tracing.active.failed(error)
+    return "retry", reason_of(error), None, None
+
+
+async def _ended(worker: Worker, message: Message, calls: Off, settles: Off) -> tuple[object, BaseException | None]:
+    """What the function came to, or what it raised: SystemExit, too, is its failure, and not the end of the loop."""
+    try:
+        arguments = worker.arguments(AsyncMessage(message, settles) if worker.is_async else message)
+        return await _work(worker, message, arguments, calls, settles), None
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the border of what is not ours
+        return None, error
 
 
 def _work(worker: Worker, message: Message, arguments: Sequence[object], calls: Off, settles: Off) -> Awaitable[object]:
@@ -157,7 +165,12 @@ def _work(worker: Worker, message: Message, arguments: Sequence[object], calls: 
         async with AsyncExitStack() as stack:
             made = Made(theirs if worker.is_async else message, stack, settles)
             given = [await made.of(one, is_message) if isinstance(one, Depends) else one for one in arguments]
-            return await _begun(worker, given, calls)
+            try:
+                return await _begun(worker, given, calls)
+            except BaseException as error:
+                failure = error
+                raise
+        raise failure  # however a dependency took it
 
     return surrounded(call, worker.middlewares, theirs)()
 
@@ -434,10 +447,22 @@ class Running:
             await asyncio.wait(late, timeout=grace)
 
     async def _off(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._settles, tracing.bound(work))
+        return await asyncio.get_running_loop().run_in_executor(self._settles, _for_a_future(tracing.bound(work)))
 
     async def _called(self, work: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._calls, tracing.bound(work))
+        return await asyncio.get_running_loop().run_in_executor(self._calls, _for_a_future(tracing.bound(work)))
+
+
+def _for_a_future(work: Callable[[], Any]) -> Callable[[], Any]:
+    """The same, as a coroutine would end: a future that is to raise StopIteration never ends."""
+
+    def call() -> Any:
+        try:
+            return work()
+        except StopIteration as error:
+            raise RuntimeError("the function raised StopIteration") from error
+
+    return call
 
 
 def _take(consumer: Consumer) -> list[Message]:

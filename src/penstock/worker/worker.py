@@ -117,11 +117,9 @@ async def _in_threads(inner: Any, off: Off) -> AsyncGenerator[Any, None]:
     value = await off(inner.__enter__)
     try:
         yield value
-    except Exception as error:
-        if not await off(partial(inner.__exit__, type(error), error, error.__traceback__)):
-            raise
-    except asyncio.CancelledError as error:
-        await asyncio.shield(asyncio.ensure_future(off(partial(inner.__exit__, type(error), error, None))))
+    except BaseException as error:
+        leaving = off(partial(inner.__exit__, type(error), error, error.__traceback__))
+        await asyncio.shield(asyncio.ensure_future(leaving))
         raise
     else:
         await off(partial(inner.__exit__, None, None, None))

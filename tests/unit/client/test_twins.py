@@ -28,6 +28,7 @@ BETWEEN_OURS: dict[type[Any], frozenset[str]] = {
     batches.Batch: frozenset({"ack_with", "client", "settle", "source", "tag", "term"}),
     messages.Message: frozenset({"begin", "check_unsettled", "end", "holder", "leave"}),
     replay.Replay: frozenset({"begin"}),
+    results.Task: frozenset({"late"}),
 }  # fmt: skip
 """What parts of the client ask of each other."""
 

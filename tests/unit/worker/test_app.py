@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Annotated
 
 import pytest
 
@@ -150,6 +151,95 @@ def test_a_coroutine_whose_own_task_is_cancelled_has_failed() -> None:
         counts = run(app, server)
         assert (counts.retried, counts.released) == (2, 0)
         assert [letter.reason for letter in client.peek("dead")] == ["CancelledError"]
+
+
+class Textless(Exception):
+    """One that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Foreign(BaseException):
+    """As some libraries have it."""
+
+
+@dataclass
+class Fussy:
+    """A body whose own code fails."""
+
+    id: int
+
+    def __post_init__(self) -> None:
+        raise LookupError("not found")
+
+
+ODD = {
+    "SystemExit: 3": SystemExit(3),
+    "KeyboardInterrupt": KeyboardInterrupt(),
+    "StopIteration": StopIteration(1),
+    "GeneratorExit": GeneratorExit(),
+    "BaseExceptionGroup: odd (1 sub-exception)": BaseExceptionGroup("odd", [KeyboardInterrupt()]),
+    "Foreign: 1": Foreign(1),
+    "Textless": Textless(),
+}
+"""What functions raise that is no usual exception, by a part of what is told of it."""
+
+
+def odd(message: penstock.Message) -> None:
+    if message.body != b"fine":
+        raise ODD[message.text()]
+
+
+@pytest.mark.parametrize("way", ["thread", "coroutine", "dependency"])
+def test_whatever_a_function_raises_is_a_failure_and_the_worker_goes_on(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "penstock")  # what is kept of the log goes to another process
+    app, done = penstock.App(), list[bytes]()
+
+    if way == "coroutine":
+
+        @app.worker("q")
+        async def one(body: bytes, message: penstock.aio.Message) -> None:
+            odd(message.blocking)
+            done.append(body)
+
+    elif way == "dependency":
+
+        @app.worker("q")
+        def other(body: bytes, _: Annotated[None, penstock.Depends(odd)]) -> None:
+            done.append(body)
+
+    else:
+
+        @app.worker("q")
+        def third(body: bytes, message: penstock.Message) -> None:
+            odd(message)
+            done.append(body)
+
+    with broker(max_deliveries=1) as server, penstock.connect(server.flight_url) as client:
+        for name in [*ODD, "fine"]:
+            server.publish("q", name.encode())
+        counts = run(app, server)
+        assert (done, counts.done, counts.retried, counts.lost) == ([b"fine"], 1, len(ODD), 0)
+        stats = server.stats("q")
+        assert (stats["ready"], stats["leased"]) == (0, 0)
+        for letter in client.peek("dead"):
+            assert letter.text() in (letter.reason or "")
+
+
+def test_code_of_a_body_that_fails_is_a_failure_of_its_message() -> None:
+    app = penstock.App()
+
+    @app.worker("q")
+    def one(body: Fussy) -> None: ...
+
+    with broker(max_deliveries=1) as server, penstock.connect(server.flight_url) as client:
+        server.publish("q", b'{"id": 1}')
+        assert run(app, server).retried == 1
+        [letter] = client.peek("dead")
+        assert "LookupError: not found" in (letter.reason or "")
 
 
 def test_what_goes_on_failing_waits_longer_and_longer() -> None:

@@ -45,7 +45,9 @@ def test_a_result_is_waited_for_and_looked_up() -> None:
     with broker() as server, penstock.connect(server.flight_url) as client:
         task = client.submit("q", {"id": 1, "total": 4}, headers={"h": "x"})
         assert task.record() is None
-        with pytest.raises(TimeoutError, match=f"no result of task {task.id} within 0.1s"):
+        with pytest.raises(
+            TimeoutError, match=f"no result of task {task.id} within 0.1s: there is none in topic 'results'"
+        ):
             task.get(timeout="0.1s")
         billing().run(url=server.flight_url, burst=True)
         assert task.get() == {"id": 1, "total": 8.0}

@@ -80,6 +80,38 @@ def test_threads_have_them_too(server: Broker) -> None:
     assert said[-1] == "closed"
 
 
+def lenient() -> Iterator[None]:
+    """Forgives its function."""
+    try:
+        yield
+    except (ValueError, SystemExit) as error:
+        said.append(f"forgiven: {type(error).__name__}")
+
+
+async def lenient_too() -> AsyncIterator[None]:
+    """The same as a coroutine."""
+    try:
+        yield
+    except (ValueError, SystemExit) as error:
+        said.append(f"forgiven: {type(error).__name__}")
+
+
+@pytest.mark.parametrize("forgiving", [lenient, lenient_too])
+def test_what_has_failed_is_a_failure_whatever_a_dependency_makes_of_it(server: Broker, forgiving: Any) -> None:
+    app = penstock.App()
+
+    def work(body: bytes, _: Any) -> None:
+        raise ValueError("bad") if body == b"bad" else SystemExit
+
+    work.__annotations__["_"] = Annotated[None, Depends(forgiving)]
+    app.worker("q")(work)
+    for body in (b"bad", b"exit"):
+        server.publish("q", body)
+    [counts] = app.run(url=server.flight_url, burst=True).values()
+    assert (counts.done, counts.retried) == (0, 2)
+    assert said == ["forgiven: ValueError", "forgiven: SystemExit"]
+
+
 def test_middlewares_surround_every_function(server: Broker) -> None:
     app = penstock.App()
 

@@ -287,7 +287,7 @@ class Task:
         until = time.monotonic() + seconds_of(timeout, "timeout")
         while (found := await self.record() or await self._awaited(until)) is None:
             if time.monotonic() >= until:
-                raise TimeoutError(f"no result of task {self.id} within {timeout}")
+                raise self._inner.late(timeout)
             await asyncio.sleep(blocking_results.LOOK_S)
         return blocking_results.value_of(found)
 
