@@ -24,19 +24,21 @@ TESTS = Path(__file__).parent
 
 ALONE = (
     "hostile/test_flight_crowds.py",  # a crowd of calls is to be noticed before it fills its door
-    "soak/test_siege.py",
     "soak/test_stops.py",  # under a load that nobody paces
     "soak/test_soak.py",  # it measures what it sees
 )
 """Files that have none beside them which know a clock, in this order."""
 
-LONG = ("spark", "conformance", "cluster_of_servers", "crash", "hostile")
-"""Folders with files that take long, longest first: short files at the end let all processes end together."""
+LONG = ("spark", "cluster_of_servers", "conformance", "crash", "hostile")
+"""Folders with files that take long, longest first: short files at the end let all processes end together.
+
+The two whose files are one share begin before all that can be shared out.
+"""
 
 CLOCKLESS = (
     "sim", "property", "scenarios", "unit/log", "unit/core", "unit/expr", "unit/core_links", "unit/core_queue",
     "unit/core_sizes", "unit/core_sow", "unit/core_views", "unit/config", "unit/memory", "unit/records",
-    "unit/replication", "unit/amqp", "unit/doors", "unit/replaying",
+    "unit/replication", "unit/amqp", "unit/doors", "unit/replaying", "soak/test_siege.py",
 )  # fmt: skip
 """Folders whose files wait for a core as long as it takes, longest first."""
 

@@ -8,8 +8,8 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -19,6 +19,7 @@ from hostile.arrow_streams import valid_streams
 from hostile.flight_wire import action
 from hostile.strangers import PREFACE, SETTINGS, h2_frame
 from hostile.test_flight_door import USERS, another_door, door_of, serving, url_of
+from live_server import LiveServer
 from penstock.errors import PenstockError
 from waiting import eventually
 
@@ -107,11 +108,47 @@ def _read(link: socket.socket) -> None:
             pass
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One for all crowds: each comes to a door that has had others, and goes on as if there had been none."""
+    with serving(tmp_path_factory.mktemp("crowds"), USERS) as server:
+        yield server
+
+
+@pytest.fixture
+def door(server: LiveServer) -> int:
+    """The one there is, or the next where a crowd has ended it."""
+    assert server.process is not None
+    pid, found = server.process.pid, list[int]()
+
+    def there() -> bool:
+        with suppress(ValueError, OSError):
+            found.append(door_of(pid))
+        return bool(found)
+
+    eventually(there, "there is no door")
+    return found[0]
+
+
 def served(url: str) -> bool:
     with suppress(penstock.Unavailable), penstock.connect(url) as client:
         client.publish("q", b"x", mandatory=False)
         return True
     return False
+
+
+OPEN = 3
+"""Uploads that stay open before a flood."""
+
+
+def test_uploads_that_stay_open_excuse_no_flood_behind_them(server: LiveServer, door: int) -> None:
+    """Each excused a batch that might be on its way, so that who made the calls was not found before the door ended."""
+    assert server.process is not None
+    for _ in range(2):  # the first to a door that nobody has called yet
+        flooded(server.ready["flight"], b"DoPut", "guest:guest", reads=False, behind=OPEN)
+        assert not another_door(server.process.pid, door), server.output()
+    eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
+    assert door_of(server.process.pid) == door, server.output()
 
 
 @pytest.mark.parametrize(
@@ -125,58 +162,38 @@ def served(url: str) -> bool:
     ],
 )
 def test_calls_without_number_on_a_connection_do_not_end_the_door(
-    tmp_path: Path, method: bytes, login: str | None, reset: bool, reads: bool
+    server: LiveServer, door: int, method: bytes, login: str | None, reset: bool, reads: bool
 ) -> None:
     """30,000 of them, 4 MB on the wire, ended it within two seconds: each has 14 KiB, and a stack if it can."""
-    with serving(tmp_path, USERS) as server:
-        assert server.process is not None
-        door = door_of(server.process.pid)
-        for _ in range(2):
-            flooded(server.ready["flight"], method, login, reset=reset, reads=reads)
-            assert not another_door(server.process.pid, door), server.output()
-        eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
-        assert door_of(server.process.pid) == door, server.output()
+    assert server.process is not None
+    flooded(server.ready["flight"], method, login, reset=reset, reads=reads)
+    assert not another_door(server.process.pid, door), server.output()
+    eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
+    assert door_of(server.process.pid) == door, server.output()
 
 
 BODIES = pa.table({"body": [bytes(1 << 20)] * 32})
 
 
-def test_small_calls_that_are_let_in_are_a_flood_and_a_large_upload_is_none(tmp_path: Path) -> None:
+def test_small_calls_that_are_let_in_are_a_flood_and_a_large_upload_is_none(server: LiveServer, door: int) -> None:
     """Each gave its connection more than it took, so that others were cut: first of all who had a batch on its way."""
-    with serving(tmp_path, USERS) as server:
-        assert server.process is not None
-        door, over = door_of(server.process.pid), threading.Event()
-        uploaded, failed = list[int](), list[PenstockError]()
+    assert server.process is not None
+    over = threading.Event()
+    uploaded, failed = list[int](), list[PenstockError]()
 
-        def upload() -> None:
-            try:
-                with penstock.connect(url_of(server).replace("guest:guest", "other:other"), timeout=60) as client:
-                    while not over.is_set():
-                        uploaded.append(client.publish_table("q", BODIES, mandatory=False).rows)
-            except PenstockError as error:
-                failed.append(error)
+    def upload() -> None:
+        try:
+            with penstock.connect(url_of(server).replace("guest:guest", "other:other"), timeout=60) as client:
+                while not over.is_set():
+                    uploaded.append(client.publish_table("q", BODIES, mandatory=False).rows)
+        except PenstockError as error:
+            failed.append(error)
 
-        thread = threading.Thread(target=upload, daemon=True)
-        thread.start()
-        eventually(lambda: bool(uploaded or failed), "nothing is uploaded")
-        flooded(server.ready["flight"], b"DoAction", "guest:guest", whole=True)
-        over.set()
-        thread.join(90)
-        assert not failed, server.output()
-        assert door_of(server.process.pid) == door, server.output()
-
-
-OPEN = 3
-"""Uploads that stay open before a flood."""
-
-
-def test_uploads_that_stay_open_excuse_no_flood_behind_them(tmp_path: Path) -> None:
-    """Each excused a batch that might be on its way, so that who made the calls was not found before the door ended."""
-    with serving(tmp_path, USERS) as server:
-        assert server.process is not None
-        door = door_of(server.process.pid)
-        for _ in range(2):
-            flooded(server.ready["flight"], b"DoPut", "guest:guest", reads=False, behind=OPEN)
-            assert not another_door(server.process.pid, door), server.output()
-        eventually(lambda: served(url_of(server).replace("guest:guest", "other:other")), "nobody else is served")
-        assert door_of(server.process.pid) == door, server.output()
+    thread = threading.Thread(target=upload, daemon=True)
+    thread.start()
+    eventually(lambda: bool(uploaded or failed), "nothing is uploaded")
+    flooded(server.ready["flight"], b"DoAction", "guest:guest", whole=True)
+    over.set()
+    thread.join(90)
+    assert not failed, server.output()
+    assert door_of(server.process.pid) == door, server.output()

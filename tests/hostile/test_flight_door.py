@@ -10,9 +10,6 @@ import os
 import resource
 import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import penstock
 from hostile.arrow_streams import Message, valid_streams
+from hostile.greedy import greedy
 from hostile.pressing import BOUNDS, Pressed
 from hostile.strangers import PREFACE, SETTINGS, h2_frame, literal
 from live_server import LiveServer
@@ -115,24 +113,12 @@ def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path)
         pressed.judge()
 
 
-LARGE = """
-    import sys
-    from hostile.flight_wire import FlightWire, action
-    with FlightWire(sys.argv[1]) as wire:
-        wire.one("DoAction", action(b"health", b"{}"))
-        print(wire.one("DoAction", action(b"health", bytes(200 << 20)), timeout=60).details)
-"""
-"""In a process of its own: it has the 200 MB several times."""
-
-
 def test_a_message_of_any_size_after_a_login_does_not_take_the_memory(tmp_path: Path) -> None:
     """gRPC reads it whole and pyarrow gives it no limit: it is refused in the door, and nothing of it leaves that."""
     with Pressed(tmp_path) as pressed:
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(LARGE), pressed.server.ready["flight"]],
-            env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])}, capture_output=True, check=True, timeout=90,
-        )  # fmt: skip
-        assert b"bytes of JSON; at most" in done.stdout
+        done = greedy(pressed.server.ready["flight"], "guest", 200, "known")
+        assert done.returncode == 0, done.stderr
+        assert "bytes of JSON; at most" in done.stdout
         pressed.judge()
 
 
@@ -144,14 +130,10 @@ memory = "64MiB"
 
 def test_a_message_that_takes_all_of_a_doors_memory_is_cut_and_the_door_goes_on(tmp_path: Path) -> None:
     """Nobody can say how long a message gRPC reads; the door ended, with the calls of all others."""
-    huge = textwrap.dedent(LARGE).replace("200 << 20", "700 << 20")
     with serving(tmp_path, SMALL, SmallDoor) as server:
         assert server.process is not None
         door = door_of(server.process.pid)
-        subprocess.run(
-            [sys.executable, "-c", huge, server.ready["flight"]],
-            env={"PYTHONPATH": str(Path(__file__).resolve().parents[1])}, capture_output=True, check=False, timeout=120,
-        )  # fmt: skip
+        greedy(server.ready["flight"], "guest", 700, "known")
         until_back(server)
         assert door_of(server.process.pid) == door, server.output()
         assert "is cut" in server.output()

@@ -5,18 +5,15 @@ from __future__ import annotations
 import queue
 import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import pytest
 
 from hostile.arrow_streams import CONSUMED, Message, Stream, command
 from hostile.flight_wire import FlightWire
+from hostile.greedy import greedy
 from hostile.pressing import Pressed
 from hostile.watching import MIB, Bounds
 from waiting import eventually
@@ -26,29 +23,18 @@ BOUNDS = Bounds(memory=200 * MIB, descriptors=160, lines=0)
 STOP_S = 20.0
 """A stop waits for nobody and lasts a second or two; a machine that does much else may take longer."""
 
-GREEDY = """
-    import sys
-    from hostile.flight_wire import FlightWire, action
-    with FlightWire(sys.argv[1], "guest", "wrong") as wire:
-        outcome = wire.one("DoAction", action(b"health", bytes(150 << 20)), timeout=60)
-        print(outcome.code.name, outcome.details)
-"""
-"""In a process of its own: it has the 150 MB several times."""
 
-
-@pytest.fixture
-def pressed(tmp_path: Path) -> Iterator[Pressed]:
-    with Pressed(tmp_path, BOUNDS) as pressed:
+@pytest.fixture(scope="module")
+def pressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pressed]:
+    """One for all, which the last of them stops."""
+    with Pressed(tmp_path_factory.mktemp("strangers"), BOUNDS) as pressed:
         yield pressed
 
 
 def test_an_action_of_150_mb_with_a_wrong_password_does_not_take_the_memory(pressed: Pressed) -> None:
     """A server that reads them first takes three times as much: of 400 MB 119 MiB became 1,294."""
-    folder = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(GREEDY), pressed.server.ready["flight"]],
-        env={"PYTHONPATH": folder}, capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
+    done = greedy(pressed.server.ready["flight"], "wrong", 150)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("UNAVAILABLE"), done.stdout
     pressed.judge()
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import gc
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from forked import ran
 from sim.interleave import LIVES, Chain, simulated_threads
 from sim.planted import PLANTED
 
@@ -30,29 +33,28 @@ LIMIT_S = 3600
 """What hangs ends then; at the lowest priority whole runs beside other work take long."""
 
 
-def started(*options: str) -> subprocess.Popen[str]:
-    """The simulator in a process of its own."""
-    path = os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))
-    command = [sys.executable, "-m", "sim.interleave", *options]
-    environ = {**os.environ, "PYTHONPATH": path}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environ)
+def side_by_side(commands: Iterable[Sequence[str]], seconds: float) -> list[CompletedProcess[str]]:
+    """The simulator, each time in a process of its own, to its end."""
+    environ = {"PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))}
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        one = partial(ran, "-m", "sim.interleave", env=environ, seconds=seconds)
+        return list(pool.map(lambda options: one(*options), commands))
 
 
 def test_many_interleavings(effort: int) -> None:
     chains = max(1, SCHEDULES * effort // LIVES // PROCESSES)
-    running = [started("--chains", str(chains), "--first", str(1 + at * chains)) for at in range(PROCESSES)]
-    said = [process.communicate(timeout=LIMIT_S * effort)[0] for process in running]
-    for process, text in zip(running, said, strict=True):
-        assert process.returncode == 0, text[-4000:]
+    commands = [("--chains", str(chains), "--first", str(1 + at * chains)) for at in range(PROCESSES)]
+    for done in side_by_side(commands, LIMIT_S * effort):
+        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
 
 
 def test_planted_mistakes_are_found() -> None:
     names = [house.__name__ for house in PLANTED]
     parts = [names[at::PROCESSES] for at in range(PROCESSES)]
-    running = [started("--chains", str(SAMPLE), "--plant", *part) for part in parts]
-    for part, process in zip(parts, running, strict=True):
-        text = process.communicate(timeout=LIMIT_S)[0]
-        assert process.returncode == 1, f"one of {part} was not found: {text[-2000:]}"
+    commands = [("--chains", str(SAMPLE), "--plant", *part) for part in parts]
+    for part, done in zip(parts, side_by_side(commands, LIMIT_S), strict=True):
+        text = done.stdout + done.stderr
+        assert done.returncode == 1, f"one of {part} was not found: {text[-2000:]}"
         for name in part:
             assert re.search(
                 f"replay: PYTHONPATH=tests .venv/bin/python -m sim.interleave --seed .* --plant {name}\n", text
