@@ -193,6 +193,32 @@ def overfill(world: World, _: Host) -> None:
     _fall(world, leader)
 
 
+def fill(world: World, _: Host) -> None:
+    """Disks are full, that of who leads among them: one with room leads soon, where it has enough beside it.
+
+    Where it has not, nobody takes the lead from anybody.
+    """
+    world.turns(world.hosts.values(), 3)
+    if (leader := world.leader()) is None or len(world.value.in_sync) < len(world.hosts):
+        return
+    full = [leader, *(one for one in world.hosts.values() if one is not leader and world.rng.random() < 0.5)]
+    for one in full:
+        one.fill()
+    relieved = len(world.hosts) - len(full) >= world.min_in_sync
+    chances, term = (world.answers, world.failing_syncs, world.loses), world.value.term
+    world.answers, world.failing_syncs, world.loses = 1.0, 0.0, 0.0
+    world.turns(world.hosts.values(), 2 * TIMES.stall // world.round)
+    world.answers, world.failing_syncs, world.loses = chances
+    now = world.leader()
+    if relieved and (now is None or now in full):
+        raise Broken(f"the disk of {leader.name}, which leads, is full, and no member with room leads instead")
+    if not relieved and world.value.term != term:
+        raise Broken(f"{leader.name} gave up the lead, and too few members have room for another one to confirm")
+    world.seen["relieved" if relieved else "kept"] += 1
+    for one in full:
+        one.drain()
+
+
 def darken(world: World, _: Host) -> None:
     """Those that follow lose power while some commits are on the way to their disks."""
     world.turns(world.hosts.values(), 3)
@@ -218,6 +244,7 @@ ACTIONS: dict[Action, int] = {
 
 DISASTERS: dict[Action, int] = {
     topple: 2, lull: 2, put_back: 1, halve: 1, black_out: 2, overfill: 0, darken: 0,
+    fill: 0,
 }  # fmt: skip
 """How often each ends a part of a directed schedule."""
 
@@ -231,6 +258,7 @@ IDLING: Mood = {**_NO_FILES, publish: 8, lull: 8}
 STAGING: Mood = {**_NO_FILES, stage: 14, halve: 10}
 REVERTING: Mood = {**_NO_FILES, put_back: 10}
 FULL: Mood = {**_NO_FILES, overfill: 10}
+CROWDED: Mood = {**_NO_FILES, fill: 10}
 TORN: Mood = {**_NO_FILES, darken: 10}
 """What happens oftener or not at all: a fault that takes long is found where nothing else comes in between."""
 

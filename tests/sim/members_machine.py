@@ -53,6 +53,8 @@ class Host:
         self.answered = list[str]()  # those whose uploads were answered, and that nothing was made of yet
         self.decided = list[str]()  # those that the log needs, durably
         self.copy: Mapping[str, bytes] | None = None  # its disk as it was at some time
+        self.full_since: int | None = None  # by its clock
+        self.next = ""  # whom its server, whose doors are closed, has named
 
     # what a member asks for
 
@@ -250,7 +252,7 @@ class Host:
         log, member, rng = self.log, self.member, self.world.rng
         if log is None or member is None or log.broken:
             return
-        if member.role.value == "leading":
+        if member.role.value == "leading" and self.full_since is None:
             for _ in range(rng.randint(1, 3)):
                 body = b"%d " % self.next_lsn + rng.randbytes(rng.randint(0, 500))
                 self.world.write(self.next_lsn, body)
@@ -260,6 +262,24 @@ class Host:
         log.flush()
         if not log.broken:
             member.moves(self.next_lsn, log.first_lsn)
+            self._yield(member)
+
+    def fill(self) -> None:
+        """Its disk becomes full, so that a server there refuses publishes."""
+        self.disk.capacity = self.disk.used() + self.world.rng.randint(20_000, 40_000)
+        self.full_since = self.clock
+
+    def drain(self) -> None:
+        """Its disk has room again."""
+        self.disk.capacity, self.full_since = UNLIMITED, None
+
+    def _yield(self, member: Member) -> None:
+        """A server whose disk stays full closes its doors, and names who is to lead, as an operator may have it do."""
+        since = self.full_since
+        if since is None or self.clock - since < TIMES.stall or self.next or not member.relief:
+            return
+        self.next = member.relief
+        member.hand_over(self.next)
 
     def overfill(self) -> None:
         """A leader's disk becomes full within a commit of some batches: nothing of it stays, and it leads no longer."""
@@ -318,7 +338,11 @@ class Host:
             terms = self.terms()
             rng = self.world.rng
             beside = Beside(SimSyncer(self), rng.choice((0, 500)), short=rng.choice((1, 300, 1 << 20)))
-            self.member = Member(self.disk, folder.opened(self.disk), terms, self, beside)
+            try:
+                self.member = Member(self.disk, folder.opened(self.disk), terms, self, beside)
+            except OSError:  # its disk takes nothing: that process has ended
+                self.disk.kill()
+                raise
 
     def terms(self) -> Terms:
         """Of its next process."""
@@ -329,7 +353,7 @@ class Host:
         if self.member is None:
             return
         self.life += 1
-        self.member, self.log = None, None
+        self.member, self.log, self.next = None, None, ""
         self.events.clear()
         for link in self.world.links:
             if link.host is self and not link.closed:

@@ -26,7 +26,7 @@ from penstock.server.cluster import member as members
 from penstock.server.cluster.following import Following
 from penstock.server.cluster.member import Member
 from sim import members_machine
-from sim.members_faults import DARK, FULL, IDLING, LEADING, REVERTING, STAGING, TORN, directed, run
+from sim.members_faults import CROWDED, DARK, FULL, IDLING, LEADING, REVERTING, STAGING, TORN, directed, run
 from sim.members_links import SimLink
 from sim.members_walks import begun, walked
 from sim.members_world import Mood, World
@@ -93,6 +93,14 @@ def test_what_a_full_disk_had_taken_back_is_nowhere(shape: tuple[int, int]) -> N
     broken, seen = chained(seeds(FEW * EFFORT), shape, FULL)
     assert broken is None
     assert min(seen["taken back"], seen["terms"]) > FEW, seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_leader_whose_disk_stays_full_gives_the_lead_to_one_with_room(shape: tuple[int, int]) -> None:
+    """Where those with room are enough without it; where disks of too many are full, the lead stays where it is."""
+    broken, seen = chained(seeds(FEW * EFFORT), shape, CROWDED)
+    assert broken is None
+    assert min(seen["relieved"], seen["kept"]) > FEW // 4, seen
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

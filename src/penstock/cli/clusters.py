@@ -72,7 +72,6 @@ def found(settings: Settings, *, lost: bool = False) -> ClusterState:
     from penstock.server.app import make_folder
     from penstock.server.base.clock import SystemClock
     from penstock.server.cluster import folder
-    from penstock.server.cluster.leading import new_id
 
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
@@ -93,7 +92,7 @@ def found(settings: Settings, *, lost: bool = False) -> ClusterState:
     term = known.highest_term  # of the cluster before: the next one is higher, as the archive's fence has to be
     address = settings.cluster.advertise or str(settings.cluster.listen)
     state = ClusterState(
-        new_id(), origin, term=term, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
+        folder.new_cluster(), origin, term=term, ceiling=ceiling, in_sync=frozenset({known.member}), to=known.member,
         members={known.member: Member(settings.server.name, address, FORMAT, known.starts)},
         terms=(Tenure(term, last + 1, last),) if term else (),
     )  # fmt: skip

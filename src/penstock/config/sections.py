@@ -327,7 +327,7 @@ class ClusterSection(Section):
         default=10_000_000,
         ge=500_000,
         le=600_000_000,
-        description="A leader whose commits or whose loop stand so long gives up.",
+        description="A leader whose commits or whose loop stand so long, or whose disk is full for so long, gives up.",
     )
     hold: HoldSection = Field(
         default_factory=HoldSection,

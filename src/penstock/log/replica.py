@@ -32,7 +32,7 @@ from penstock.log.mending import (
 from penstock.log.recover import open_segments
 from penstock.log.room import Room
 from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, header_in, segment_name
-from penstock.log.writer import create_segment
+from penstock.log.writer import KEPT, create_segment
 from penstock.ports import Disk, File
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.schema import GROUP_BYTES_MAX
@@ -174,6 +174,11 @@ class Replica:
     def synced(self) -> int:
         """The same, of what survives a power cut."""
         return self._synced
+
+    @property
+    def full(self) -> bool:
+        """Whether a leader with this disk would refuse publishes, or soon would: as `Room.lacking` of an open log."""
+        return self.disk.free() < 2 * KEPT.low_space + KEPT.reserve
 
     @property
     def worth_a_sync(self) -> bool:

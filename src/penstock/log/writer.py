@@ -57,6 +57,9 @@ class LogSettings:
     origin: int = 0  # of a new folder; 0: a random one
 
 
+KEPT = LogSettings()
+"""What a server keeps free.  So a leader does, and who follows may be the next."""
+
 MEMORY = LogSettings(ahead=0, reserve=0, low_space=0, segment=64 << 20)
 """For disks in memory: nothing is written ahead and nothing held back."""
 

@@ -16,6 +16,7 @@ later tells that something was confirmed, and who compares it with another may r
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 CALL_LEAST, CALL_MOST = 200_000, 10_000_000
@@ -159,6 +160,15 @@ class InSync:
     def hands_over(self, to: str) -> None:
         """The log is closed and this follower has all of it: however silent it is, it stays who may lead next."""
         self._next = to
+
+    def relief(self, with_room: AbstractSet[str]) -> frozenset[str]:
+        """Who could lead in the place of this leader, whose disk is full, and confirm without it; by a person, nobody.
+
+        with_room: members whose disks have room
+        """
+        able = self.agreed & with_room
+        enough = not self._waits and (self._local or len(able) >= self.min_in_sync)
+        return able if enough else frozenset()
 
     def waited_for(self, now: int) -> frozenset[str]:
         """Who counts and has been silent for so long that it would be dropped if nobody had to say so."""

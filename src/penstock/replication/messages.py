@@ -122,6 +122,7 @@ class Ack(NamedTuple):
     received: int  # bytes of this stream
     files: int = 0  # other files of this stream that are in place, or were not wanted
     intact: bool = True  # it has all that it ever acked, and may be elected
+    full: bool = False  # a leader with its disk would take no publishes
 
 
 class Beat(NamedTuple):
@@ -216,7 +217,11 @@ KINDS: Mapping[str, _Kind] = {
         body=True,
     ),
     "ack": _Kind(
-        Ack, (_TERM, _lsn("synced"), _lsn("received"), count("files", default=0), flag("intact", default=True))
+        Ack,
+        (
+            _TERM, _lsn("synced"), _lsn("received"), count("files", default=0), flag("intact", default=True),
+            flag("full"),
+        ),
     ),
     "beat": _Kind(Beat, (_TERM, _lsn("beat"), _lsn("appended"), _lsn("committed"), _lsn("wall"))),
     "keep": _Kind(Keep, (_TERM, texts("stages", STAGES_MOST))),
@@ -232,11 +237,9 @@ _WORDS = {kind.of: word for word, kind in KINDS.items()}
 
 
 def encode(message: Message) -> tuple[bytes, bytes | memoryview]:
-    """Head and body."""
-    word = _WORDS[type(message)]
-    head = message._asdict()
-    if isinstance(message, Hello):  # versions that have no copies of the register know nothing of their fields
-        head = {name: one for name, one in head.items() if name not in Hello._field_defaults or one}
+    """Head and body.  What is as it is by default is not said: older versions know nothing of newer fields."""
+    word, usual = _WORDS[type(message)], message._field_defaults
+    head = {name: one for name, one in message._asdict().items() if name not in usual or one != usual[name]}
     body = head.pop("data") if KINDS[word].body else b""
     if "terms" in head:
         head["terms"] = [list(one) for one in head["terms"]]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Part, names_of
-from penstock.log.writer import LogSettings
+from penstock.log.writer import KEPT
 from penstock.units import format_size
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def not_in_force(left_out: Sequence[str]) -> str:
 def _of_the_disk(engine: Engine, was: bool) -> dict[str, str]:
     """Full, or nearly so."""
     if engine.log.room.full:
-        way = "" if engine.copies is None else "; `penstock cluster switchover` has another member lead"
+        way = "" if engine.copies is None else f"; {engine.copies.way_out()}"
         return {"disk_full": f"{engine.log.room.why_full()}: publishes are refused until there is room{way}"}
     low = nearly_full(engine, was)
     return {} if low is None else {"disk_low": low}
@@ -209,10 +209,6 @@ class Alarms:
         self._engine.notices.feed.tell(event, self._engine.clock.wall(), {"alarm": name, "reason": reason})
 
 
-ROOM = LogSettings()
-"""What a leader keeps free: who follows may be the next."""
-
-
 class FollowerAlarms:
     """Of a member that follows: its disk, of which the copy of the log may leave nothing."""
 
@@ -228,7 +224,7 @@ class FollowerAlarms:
         if mono >= self._at:
             self._at = mono + LOOK_US
             then = "this member ends when nothing is left"
-            was, kept = "disk_low" in self._told.now, ROOM.low_space + ROOM.reserve
+            was, kept = "disk_low" in self._told.now, KEPT.low_space + KEPT.reserve
             low = room_left(self._disk.free(), kept, self._segment, then, was)
             self._told.look({} if low is None else {"disk_low": low})
         return self._told.now

@@ -56,6 +56,19 @@ def test_a_lost_connection_is_dropped_without_waiting() -> None:
     assert made.wanted(0) == {"a", "b"}
 
 
+def test_a_leader_whose_disk_is_full_is_relieved_where_those_with_room_can_confirm_without_it() -> None:
+    """Never by one that is not in sync, nor where a person says who leads."""
+    made = leader("b", "c")
+    for with_room, able in (("bc", "bc"), ("b", ""), ("bz", ""), ("", ""), ("bcz", "bc")):
+        assert made.relief(frozenset(with_room)) == set(able), with_room
+    alone = leader("b", "c", least=1)
+    assert alone.relief({"b"}) == {"b"}
+    assert alone.relief(set()) == set(), "where all disks are full the lead stays"
+    for asked, able in ((InSync("a", "ab", min_in_sync=2, times=Times(), now=0, local=True), {"b"}),
+                        (InSync("a", "ab", min_in_sync=1, times=Times(), now=0, waits=True), set[str]())):  # fmt: skip
+        assert asked.relief({"b"}) == able
+
+
 def test_fewer_than_the_least_confirm_nothing() -> None:
     made = leader("b")
     made.gone("b")

@@ -40,6 +40,7 @@ MESSAGES: list[Message] = [
     Bytes(3, 1, 4096, b"\0\1\2"),
     File(3, "accounts.json", 10, 0, 0xFFFF_FFFF, 120, b"0123456789"),
     Ack(3, 99, 12_000, 4),
+    Ack(3, 99, 12_000, 4, intact=False, full=True),
     Begin(3, 1, 4096, (f"stage/{7:032x}.arrows",)),
     Keep(3, (f"stage/{7:032x}.arrows", f"stage/{8:032x}.arrows")),
     Beat(3, 17, 120, 99, 1_700_000_000_000_000),
@@ -137,10 +138,11 @@ def test_what_is_no_longer_there_is_told() -> None:
         next_piece(Place(100, 2_000_001), FILES)
 
 
-def test_a_hello_says_nothing_of_copies_where_there_are_none() -> None:
+def test_what_is_as_it_was_before_there_was_a_field_for_it_is_not_said() -> None:
     """Members of the version before know nothing of these fields, and refuse what they do not know."""
     plain = Hello("c", 7, "m", 1, True, ())
     told = orjson.loads(encode(plain)[0])
     assert set(told) == {"say", "cluster", "origin", "member", "reads", "intact", "terms"}
+    assert set(orjson.loads(encode(Ack(3, 99, 12_000))[0])) == {"say", "term", "synced", "received"}
     full = plain._replace(term=65, maker="p", name="n", address="a:1", starts=2, process="q", numbers=3)
     assert [decode(*encode(one)) for one in (plain, full)] == [plain, full]

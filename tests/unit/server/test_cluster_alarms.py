@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import socket
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import pytest
 
@@ -11,11 +17,17 @@ from penstock.config.settings import Settings
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.alarms import Alarms, FollowerAlarms, alarms
+from penstock.server.cluster import leading
+from penstock.server.cluster.full_disk import FullDisk
 from penstock.server.cluster.leading import Cluster
 from penstock.server.cluster.troubles import confirms_nothing
 from sim.serverkit import Life, clock
 
+if TYPE_CHECKING:
+    from penstock.log.log import Log
+
 MIB = 1 << 20
+SECOND = 1_000_000
 MEMBERS = {key: {"name": f"node-{key}", "address": f"node-{key}:8817"} for key in "123"}
 LEADS: dict[str, Any] = {
     "role": "leading", "member": "1", "members": MEMBERS, "in_sync": ["1", "2", "3"], "enough": True, "cut_records": 0,
@@ -29,10 +41,10 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def cluster(**known: Any) -> Cluster:
+def cluster(say: Callable[[str], object] = len, **known: Any) -> Cluster:
     section = {"registry": "file:/nowhere", "listen": "127.0.0.1:7000", "secret": "s" * 32}
     settings = Settings.model_validate({"server": {"name": "one"}, "cluster": section})
-    made = Cluster(settings, lambda line: None, lambda: 0.0)
+    made = Cluster(settings, say, lambda: 0.0)
     made.known |= known
     return made
 
@@ -99,10 +111,52 @@ def test_a_leader_whose_disk_is_full_says_that_another_may_lead() -> None:
     life = Life(disk, clock(), log=replace(MEMORY, ahead=64 << 10, reserve=512 << 10, low_space=512 << 10, segment=MIB))
     disk.capacity = MIB
     life.log.check_space()
-    told, other = alarms(life.engine, {})["disk_full"], "; `penstock cluster switchover` has another member lead"
+    told, by_hand = alarms(life.engine, {})["disk_full"], "`penstock cluster switchover` has another member lead"
     assert told.endswith("publishes are refused until there is room")
-    life.engine.copies = cluster(**LEADS)
-    assert alarms(life.engine, {})["disk_full"] == told + other
+    few = "too few in sync have room for one of them to take over, 2 are needed"
+    for known, way in (
+        ({"relief": "2"}, "node-2, whose disk has room, leads when this has lasted for 10s"),
+        ({"relief": ""}, f"{few}; {by_hand}"),
+        ({"relief": "", "manual": True}, by_hand),
+    ):
+        life.engine.copies = cluster(**LEADS, min_in_sync=2, **known)
+        assert alarms(life.engine, {})["disk_full"] == f"{told}; {way}"
+
+
+def test_a_disk_has_to_stay_full_for_the_lead_to_go_to_who_has_room() -> None:
+    """One that has room meanwhile begins to count anew; who is to lead is whoever could at the end."""
+    full = FullDisk(10 * SECOND)
+    seen = {
+        (at, to): full.relief({"relief": to}, at * SECOND, full=is_full)
+        for at, to, is_full in (
+            (0, "2", True), (9, "2", True), (9, "2", False), (10, "2", True), (19, "2", True),
+            (20, "", True), (21, "3", True), (22, "3", False),
+        )
+    }  # fmt: skip
+    assert {at: to for at, to in seen.items() if to} == {(21, "3"): "3"}
+    assert FullDisk(0).relief({}, 0, full=True) == "", "a member that has said nothing yet"
+
+
+@pytest.mark.parametrize(("is_full", "to"), [(True, "3"), (True, ""), (False, "3")])
+async def test_a_leader_whose_disk_stays_full_closes_its_doors_for_another_one(is_full: bool, to: str) -> None:
+    """As a person's switchover has it do: nobody could publish, although others had room."""
+    said, closed = list[str](), asyncio.Event()
+    followers = {key: {"level": True} for key in "23"}
+    member = cluster(said.append, **{**LEADS, "relief": to, "followers": followers, "term": 1})
+    member.on_switch = closed.set
+    room = SimpleNamespace(full=is_full, why_full=lambda: "no room")
+    member._log = cast("Log", SimpleNamespace(room=room, broken=False, waiting_since=0, appended=7, first_lsn=1))
+    member._sock, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with member._sock, other, mock.patch.object(leading, "boottime", itertools.count(0, SECOND).__next__):
+        for _ in range(20):
+            member._beat()
+            assert member._timer is not None
+            member._timer.cancel()
+    if not (is_full and to):
+        assert (member.switched, said) == ("", [])
+        return
+    assert (member.switched, said) == ("3", ["cluster: no room; node-3 has room, and is to lead"]), "once"
+    await asyncio.wait_for(closed.wait(), 20)
 
 
 def test_a_follower_says_when_its_disk_is_nearly_full(caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,10 @@ class Copies(Protocol):
         """These are needed no more."""
         ...
 
+    def way_out(self) -> str:
+        """What becomes of this server while its disk is full, and what an operator may do."""
+        ...
+
 
 class Off(Protocol):
     """Runs work off the loop, then `done` with its result on the loop.  What work raises stops the server."""

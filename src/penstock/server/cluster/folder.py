@@ -74,6 +74,11 @@ def new_member() -> str:
     return f"m-{secrets.token_hex(6)}"
 
 
+def new_cluster() -> str:
+    """An id that no other cluster has."""
+    return f"c-{secrets.token_hex(6)}"
+
+
 def opened(disk: Disk) -> Known:
     """The same at a start, with one start more, kept."""
     before = read(disk) or Known("", new_member(), 0, 0)

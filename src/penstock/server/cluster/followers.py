@@ -259,6 +259,16 @@ class Followers(ABC):
             self.election.hand_over(to, now)
             self._do()
 
+    @property
+    def relief(self) -> str:
+        """Who could lead in the place of this leader, were its disk full; empty: nobody could, and confirm."""
+        in_sync = self.election.in_sync
+        if self.role is not Role.LEADING or in_sync is None:
+            return ""
+        able = in_sync.relief({one.member for one in self.sendings.values() if not one.full})
+        level = {one.member for one in self.sendings.values() if one.level}
+        return min(able & level, default="")
+
     def broken(self, why: str) -> None:
         """The server's log takes no more."""
         self.election.broken(why)

@@ -187,7 +187,8 @@ class Following:
         synced = self._replica.synced
         if not self._intact and self.level and self._whole:
             self._intact = self._set_intact(True)
-        self.link.send(Ack(self.term, synced, self._told, self._files, self._intact))
+        full = self._replica.full
+        self.link.send(Ack(self.term, synced, self._told, self._files, self._intact, full))
         retire = self._retire
         if retire is not None and synced >= retire.base:
             self._retire = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import socket
 import subprocess
 import threading
@@ -32,6 +31,7 @@ from penstock.replication.register import decode
 from penstock.server import saying
 from penstock.server.alarms import SETTINGS, not_in_force
 from penstock.server.base.loading import POOL, begun, end_children, ended, environment
+from penstock.server.cluster.full_disk import FullDisk, way_out
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
@@ -103,6 +103,7 @@ class Cluster:
         self._troubles = Troubles()
         self.left_out: Sequence[str] = ()  # of the settings file, were this follower to take over
         self.low: Mapping[str, str] = {}  # of this follower's disk: alarms by name, with the reason
+        self._full = FullDisk(settings.cluster.stall)
         self._hold = Hold(settings.cluster.hold.bytes, settings.cluster.hold.age)
 
     # its start
@@ -284,6 +285,10 @@ class Cluster:
                 pass  # it has gone: the loop hears of it
             self._in_order.popleft()
 
+    def way_out(self) -> str:
+        """What becomes of this leader while its disk is full."""
+        return way_out(self.known, self.settings.stall)
+
     def booted(self) -> None:
         """The boot record is committed."""
         assert self._engine is not None
@@ -372,6 +377,8 @@ class Cluster:
             moves = not since or time.monotonic_ns() // 1000 - since < self.settings.stall
             if moves:
                 self._tell(b"M", TWO.pack(log.appended + 1, log.first_lsn))
+            if not self.switched and (to := self._full.relief(self.known, boottime(), full=log.room.full)):
+                self._say(f"cluster: {log.room.why_full()}; {self.switch(to)['name']} has room, and is to lead")
 
     def _tell_of_opening(self) -> None:
         """Until there are commits, that the log's opening comes on is what keeps the lead."""
@@ -486,8 +493,3 @@ def end_at_once(say: Callable[[str], object], why: str) -> NoReturn:
     end_children()
     saying.flush()
     os._exit(LOST)
-
-
-def new_id() -> str:
-    """Of a cluster."""
-    return f"c-{secrets.token_hex(6)}"

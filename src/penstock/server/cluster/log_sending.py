@@ -183,6 +183,7 @@ class Sending:
         self.link, self.member = link, hello.member
         self.term, self._format = state.term, state.format
         self.acked = 0  # LSN
+        self.full = False  # its disk
         self.heard_at = 0
         self.level_at = 0  # when its disk last had all that there was; 0: never in this stream
         self.sent = 0  # bytes of the log, in this stream
@@ -228,7 +229,7 @@ class Sending:
         behind = 0.0 if self.acked >= self._files.log.last else round((now - self.level_at) / 1e6, 3)
         return {
             "acked_lsn": self.acked, "lag_bytes": max(0, self.sent - self.received),
-            "level": self.level, "silent_seconds": round((now - self.heard_at) / 1e6, 3),
+            "level": self.level, "full": self.full, "silent_seconds": round((now - self.heard_at) / 1e6, 3),
             "lag_seconds": behind if self.level_at else None,
         }  # fmt: skip
 
@@ -266,7 +267,7 @@ class Sending:
             if said > most:
                 raise ProtocolError(f"{self.member} acks {what} {said}, and {most} is the last there is")
         self.acked = max(self.acked, message.synced)
-        self.received = message.received
+        self.received, self.full = message.received, message.full
         self._waits.acked(message.received, time.monotonic())
         self._beside.ack(message.files)
 

@@ -101,7 +101,7 @@ def _leading(member: Member, now: int) -> dict[str, object]:
         "lsn": member.files.log.last, "committed_lsn": member.committed,
         "followers": {one.member: one.plain(now) for one in member.sendings.values()},
         "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
-        "certain": 0 if in_sync is None else in_sync.certain,
+        "relief": member.relief, "certain": 0 if in_sync is None else in_sync.certain,
         "waited_for": [] if in_sync is None else sorted(in_sync.waited_for(now)),
         "sent_bytes": member.files.sent,
         "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
