@@ -47,7 +47,8 @@ it came from. Unknown keys are errors, with the nearest one that there is.
 
 - **Environment.** `PENSTOCK_SERVER__SYNC=interval` goes before `sync` of `[server]` in the file: section and key in
   capitals, two underscores between them. Lists of tables (`[[queue]]` and its like) are for the file alone.
-- **Durations** are text with a unit: `250us 500ms 30s 5m 2h 1d 1w`. **Sizes** too: `64KiB 512MiB 10GB`.
+- **Durations** are text with a unit: `250us 500ms 30s 5m 2h 1d 1w`, at most 100 years.
+  **Sizes** too: `64KiB 512MiB 10GB`.
 - **A change** of the file is taken up by the next start, unless its section here says otherwise. Many things have a
   command that changes them while the server runs; the section names it.
 - **What is there otherwise**, and cannot become what the file says, stays and keeps no server from its start: a client

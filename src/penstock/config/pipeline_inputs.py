@@ -37,6 +37,10 @@ InputName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Z
 Otherwise: TypeAlias = Literal["keep", "drop", "fail", "dead-letter"]
 
 
+ROWS_MOST = 1_000_000_000
+"""Of a batch: more than any machine has memory for."""
+
+
 class Watermark(Section):
     """`watermark` of an input: how late its rows may be."""
 
@@ -143,9 +147,9 @@ class PipelineInput(Section):
     )
     filter: str | None = Field(default=None, description="An expression that the server applies.")
     columns: str = Field(default="json", description="Columns of the body: `json` to infer, or a Spark DDL schema.")
-    max_rows: StrictInt = Field(default=100_000, ge=1, description="Most rows of one batch.")
+    max_rows: StrictInt = Field(default=100_000, ge=1, le=ROWS_MOST, description="Most rows of one batch.")
     min_rows: StrictInt | None = Field(
-        default=None, ge=1, description="A batch waits until it has so many rows, or for `max_delay`."
+        default=None, ge=1, le=ROWS_MOST, description="A batch waits until it has so many rows, or for `max_delay`."
     )
     max_delay: Duration | None = Field(
         default=None, gt=0, description="How long after the batch before one waits for `min_rows`.  Default: 15m."

@@ -20,7 +20,17 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.pipeline_inputs import Conf, Expectation, InputName, PipelineInput, Rules, Statement, named_inputs
+from penstock.config.pipeline_inputs import (
+    ROWS_MOST,
+    Conf,
+    Expectation,
+    InputName,
+    PipelineInput,
+    Rules,
+    Statement,
+    named_inputs,
+)
+from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
 from penstock.records.spark_masters import wrong_master
 
@@ -75,7 +85,7 @@ class Backfill(Section):
     """`backfill` of a pipeline: the past first, then what comes."""
 
     start: Name = Field(alias="from", description="Where the past begins: a date or time, a bookmark, or earliest.")
-    max_rows: StrictInt = Field(default=1_000_000, ge=1, description="Most rows of a batch of the past.")
+    max_rows: StrictInt = Field(default=1_000_000, ge=1, le=ROWS_MOST, description="Most rows of a batch of the past.")
 
 
 class Pipeline(Section):
@@ -112,6 +122,7 @@ class Pipeline(Section):
     poison_after: StrictInt = Field(
         default=0,
         ge=0,
+        le=COUNT_MAX,
         description="Failures of a batch of its one queue after which the row to blame is looked for and put aside; "
         "0: never.",
     )

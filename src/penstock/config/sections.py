@@ -43,8 +43,16 @@ File: TypeAlias = Annotated[Name, AfterValidator(_file)]
 """The name of a file or of a folder."""
 
 
+YEAR_US = 365 * 86_400_000_000
+LONGEST_US = 100 * YEAR_US
+"""What waits for longer, the system refuses: 2**63 nanoseconds are 292 years."""
+
+
 def _duration(value: object) -> int:
-    return parse_duration(_with_unit(value, "s"))
+    micros = parse_duration(_with_unit(value, "s"))
+    if micros > LONGEST_US:
+        raise ValueError(f"{shown(value)} is longer than {LONGEST_US // YEAR_US} years, the most there may be")
+    return micros
 
 
 def _size(value: object) -> int:

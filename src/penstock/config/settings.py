@@ -23,6 +23,7 @@ from pydantic import (
 from penstock.config.action_section import ActionSection
 from penstock.config.links import LinkSection
 from penstock.config.pipeline_section import Pipeline, Spark
+from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import (
     MIB,
     BeforeLogin,
@@ -209,7 +210,7 @@ class LogSection(Section):
         description="Log written between checkpoints, in bytes: about so much a start has to read.",
     )
     checkpoint_records: StrictInt = Field(
-        default=1_000_000, ge=1, description="Log written between checkpoints, in records."
+        default=1_000_000, ge=1, le=1_000_000_000, description="Log written between checkpoints, in records."
     )
 
 
@@ -252,9 +253,9 @@ class User(Section):
         description="Refuse this user from other machines; unset: whether `loopback_users` of `[server]` names it.",
     )
     max_connections: StrictInt | None = Field(
-        default=None, ge=0, description="AMQP connections that the user may have."
+        default=None, ge=0, le=COUNT_MAX, description="AMQP connections that the user may have."
     )
-    max_channels: StrictInt | None = Field(default=None, ge=0, description="Channels of all of them.")
+    max_channels: StrictInt | None = Field(default=None, ge=0, le=COUNT_MAX, description="Channels of all of them.")
 
     @model_validator(mode="after")
     def _one_password(self) -> User:

@@ -25,13 +25,13 @@ from pydantic import (
 )
 
 from penstock.config.queue_arguments import read_policy
-from penstock.config.queue_values import of_files
+from penstock.config.queue_values import COUNT_MAX, of_files
 from penstock.config.sections import (
     Duration,
     Name,
     Section,
 )
-from penstock.errors import InvalidArgument, shown
+from penstock.errors import InvalidArgument
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, SCHEMA_TYPES, wrong_type
@@ -39,7 +39,6 @@ from penstock.records.queue_settings import AddressSetting, ApplyTo, Policy, Que
 from penstock.records.regular_expressions import PatternError, compile_pattern, topic_pattern
 from penstock.records.rights import Tag
 from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK, wrong
-from penstock.units import parse_duration
 
 Right: TypeAlias = StrictBool | Name
 """Yes, no, or an expression: of the messages that it is TRUE of."""
@@ -113,13 +112,6 @@ class EntitlementSection(Section):
         return self
 
 
-def _interval(value: object) -> int:
-    if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is not text with a unit, as in '5s'")
-    return parse_duration(value)
-
-
-Interval: TypeAlias = Annotated[int, BeforeValidator(_interval), Field(json_schema_extra={"unit": "duration"})]
 _Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 _Fields: TypeAlias = Annotated[
     tuple[_Text, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
@@ -146,7 +138,7 @@ class ViewSection(Section):
     engine: Literal["server", "spark"] = Field(
         default="server", description="Who computes it: the server itself, or Spark, as `penstock up` runs it."
     )
-    trigger: Interval = Field(default=5_000_000, ge=0, description="With Spark, time between two batches of changes.")
+    trigger: Duration = Field(default=5_000_000, ge=0, description="With Spark, time between two batches of changes.")
     join_null_equivalency: StrictBool = Field(
         default=False, description="Whether a missing value equals another in a join."
     )
@@ -172,7 +164,7 @@ class ConflatedSection(Section):
     name: Name = Field(description="Its name, to read and subscribe to it by.")
     vhost: Name = Field(default="/", description="Its vhost, and that of its source.")
     source: Name = Field(description="The topic with a key, view or earlier conflated topic that it slows down.")
-    interval: Interval = Field(
+    interval: Duration = Field(
         default=5_000_000, ge=100_000, description="Of the changes of a key within it only the last is told."
     )
     filter: str | None = Field(default=None, description="Only records of which this is TRUE.")
@@ -267,7 +259,10 @@ class PolicySection(Section):
         description="RabbitMQ's keys, in milliseconds and bytes, and settings of queues in kebab case."
     )
     priority: StrictInt = Field(
-        default=0, description="Of those that match the highest rules alone; of equal ones the name that comes first."
+        default=0,
+        ge=-COUNT_MAX,
+        le=COUNT_MAX,
+        description="Of those that match the highest rules alone; of equal ones the name that comes first.",
     )
     apply_to: ApplyTo = Field(default="all", description="What it is for.")
 
@@ -318,8 +313,10 @@ class Vhost(Section):
     """`[[vhost]]`.  `/` is always there, and may have limits."""
 
     name: Name = Field(description="Name of the vhost.")
-    max_connections: StrictInt | None = Field(default=None, ge=0, description="AMQP connections that it may have.")
-    max_queues: StrictInt | None = Field(default=None, ge=0, description="Queues that it may have.")
+    max_connections: StrictInt | None = Field(
+        default=None, ge=0, le=COUNT_MAX, description="AMQP connections that it may have."
+    )
+    max_queues: StrictInt | None = Field(default=None, ge=0, le=COUNT_MAX, description="Queues that it may have.")
     default_queue_type: TypeName | None = Field(
         default=None, description="The type of queues whose declares name none, where such a queue may be of it."
     )

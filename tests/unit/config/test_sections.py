@@ -1,14 +1,18 @@
-"""`[[link]]` and `[cluster]`: what goes together, and what is said of what does not."""
+"""`[[link]]` and `[cluster]`: what goes together, and what is said of what does not; numbers of all sections."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from penstock.cli.serving import mistakes_inside
 from penstock.config.load import load_file, load_mapping
+from penstock.config.settings import Settings
 from penstock.errors import SettingsError
 
 GIVEN: dict[str, Any] = {"name": "b", "to": ["penstock://other:8815"], "topic": [{"pattern": "orders"}]}
@@ -129,3 +133,51 @@ def test_members_are_addresses_and_go_with_a_register_that_a_person_keeps() -> N
             load_mapping({"cluster": {**manual, "members": [wrong]}}, environ={})
     with pytest.raises(SettingsError, match="another register tells who there is"):
         load_mapping({"cluster": {**CLUSTER, "members": ["node-2:8817"]}}, environ={})
+
+
+def _types(annotation: object) -> Iterator[object]:
+    yield annotation
+    for one in get_args(annotation):
+        yield from _types(one)
+
+
+def _whole_numbers(section: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[tuple[str, Any]]:
+    """Of this section and of all below it: its name, and what reads it."""
+    if section in seen:
+        return
+    seen.add(section)
+    for name, field in section.model_fields.items():
+        within = list(_types(field.annotation))
+        if int in within:
+            read = TypeAdapter(Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation)
+            yield f"{section.__name__}.{name}", read
+        for one in within:
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                yield from _whole_numbers(one, seen)
+
+
+def test_each_whole_number_duration_and_size_has_an_end() -> None:
+    """What no log, no table of Arrow and no call of the system takes is refused where it is written."""
+    found, without = 0, list[tuple[str, object]]()
+    for name, read in _whole_numbers(Settings, set()):
+        found += 1
+        for value in (2**53, 2**63, -(2**53), f"{101 * 365}d", f"{2**63}us", f"{2**63}B"):
+            with suppress(ValidationError):
+                read.validate_python(value)
+                without.append((name, value))
+    assert found > 50
+    assert without == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"log": {"checkpoint_records": 10**12}}, "less than or equal to 1000000000"),
+        ({"sql": {"timeout": "5300w"}}, "'5300w' is longer than 100 years, the most there may be"),
+    ],
+    ids=str,
+)
+def test_what_is_too_much_is_told_with_its_limit(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told) as caught:
+        load_mapping(given, environ={})
+    assert next(iter(next(iter(given.values())))) in str(caught.value)
