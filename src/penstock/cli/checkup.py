@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from penstock.cli.child_process import children, listens, lock_holder, serving_elsewhere, serving_process
 from penstock.cli.driver_jobs import Door, address_here, door_of, login, orphans
 from penstock.cli.output import counted
-from penstock.cli.running_servers import children, listens, lock_holder, serving_elsewhere, serving_process
 from penstock.errors import PenstockError, SettingsError
 from penstock.expr import TopicPattern
 from penstock.log.disk import OsDisk, to_be

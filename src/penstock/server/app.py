@@ -294,8 +294,8 @@ class App(Server):
 
     def _keep_archive(self, section: ArchiveSection, folder: Path) -> None:
         """Make what archives closed segments, and reads archived ones."""
+        from penstock.server.replaying.sources import Whole
         from penstock.server.upkeep.archive import Archiving
-        from penstock.server.upkeep.archived_log import Whole
 
         shared = None if self.cluster is None else self.cluster.shared_archive()
         archive = Archiving(

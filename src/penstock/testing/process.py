@@ -4,7 +4,6 @@ settings as a test gives them: a mapping, TOML text, or the path of a settings f
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeAlias, cast
 
 import orjson
+import tomli_w
 
 from penstock.errors import InvalidArgument, SettingsError, Unavailable
 
@@ -62,26 +62,10 @@ def _check_keys(value: object, place: str) -> None:
 
 def as_toml(config: Mapping[str, object]) -> str:
     """The text of a settings file with this content."""
-    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in config.items())
-
-
-def _key(name: str) -> str:
-    return json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON leaves DEL as it is, TOML does not
-
-
-def _value(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, str):
-        return _key(value)
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, object]", value)
-        return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in table.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ", ".join(_value(item) for item in cast("Sequence[object]", value)) + "]"
-    raise SettingsError(f"a settings file cannot hold {value!r}, a {type(value).__name__}")
+    try:
+        return tomli_w.dumps(config)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"a settings file cannot hold this: {error}") from None
 
 
 START_S = 30.0

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.server.base.faults import TOLD
 from penstock.server.replaying import page as pages
-from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.log_source import Follower, LogSource, Rate
+from penstock.server.replaying.sources import Feed
 from planting import Fault
 from unit.replaying.test_replays import Taker, filled, follow, instance_of
 

@@ -72,19 +72,19 @@ def _binary() -> BodyType:
 
 
 def _nvfix() -> BodyType:
-    from penstock.expr.bodies.texts import read_nvfix, write_nvfix
+    from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
     return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4)
 
 
 def _fix() -> BodyType:
-    from penstock.expr.bodies.texts import read_fix, write_fix
+    from penstock.expr.bodies.delimited import read_fix, write_fix
 
     return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8)
 
 
 def _xml() -> BodyType:
-    from penstock.expr.bodies.texts import read_xml
+    from penstock.expr.bodies.markup import read_xml
 
     return BodyType("xml", "XML", Made(read_xml), slowness=50)
 

@@ -39,10 +39,10 @@ from penstock.expr import Filter
 from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Entry, Group, Publishes
-from penstock.server.replaying.feed import Feed
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
 from penstock.server.replaying.page import look
 from penstock.server.replaying.selection import Selection, Sieve, refuse_mixed, sieve_of
+from penstock.server.replaying.sources import Feed
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 

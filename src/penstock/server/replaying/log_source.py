@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.server.follow import Reader, Taker
     from penstock.server.people.entitlements import Rights
-    from penstock.server.replaying.feed import Feed
     from penstock.server.replaying.page import Found
     from penstock.server.replaying.selection import Selection, Sieve
+    from penstock.server.replaying.sources import Feed
     from penstock.wire.flight.bookmarks import Recent
 
 

@@ -1,6 +1,4 @@
-"""Types that are texts: NVFIX, FIX and XML.
-
-NVFIX and FIX are fields `name=value` behind one another, each ended by SOH (0x01):
+"""NVFIX and FIX: fields `name=value` behind one another, each ended by SOH (0x01).
 
     nvfix   name=value SOH name=value SOH ..    any name
     fix     tag=value SOH tag=value SOH ..      a tag is a number; /35 is its field
@@ -8,28 +6,14 @@ NVFIX and FIX are fields `name=value` behind one another, each ended by SOH (0x0
 The last separator may be missing.  Every value is a text, and a text that spells a number compares as one.  A name that
 comes more than once, as in a repeating group, has a list of its values.  FIX data fields, whose length another field
 says, may have SOH in them.
-
-In XML an element is an object, an attribute `@name`, text beside these `#text`, and an element of text alone a text:
-
-    <order id="7"><line>a</line><line>b</line></order>      /order/@id = '7', /order/line[1] = 'b'
-
-Names come without their namespaces.  Elements of one name are a list.  Text that is nothing but blanks between elements
-does not count.  A document type, and with it every entity beyond the five of XML itself, is refused: nothing is
-expanded and nothing is fetched.  The parser spells each name with its namespace, which a few letters stand for in the
-body: a body of which that makes too much is refused as it is read.  XML has no deltas: which of its elements a list is
-cannot be told from one of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
-from xml.etree.ElementTree import ParseError
-
-from defusedxml.ElementTree import DefusedXMLParser
+from typing import cast
 
 from penstock.expr.bodies.body_type import Fields, add
 from penstock.expr.values import from_bytes, to_bytes
-from penstock.records.message_bodies import DEPTH
 
 SOH = b"\x01"
 
@@ -115,59 +99,3 @@ def _written(name: str, value: object, forbidden: bytes) -> bytes:
     if not key or SOH in key or b"=" in key or (forbidden and forbidden in text):
         raise ValueError(f"{name[:_SHOWN]!r} or its value has a separator in it")
     return key + b"=" + text + SOH
-
-
-SPELLED_LEAST = 1 << 20
-SPELLED_EACH = 32
-"""Letters of names with their namespaces that a body may have, and for each of its bytes, if that is more."""
-
-
-def read_xml(body: bytes) -> dict[str, object]:
-    """The root element under its name.  ValueError for what is no well-formed document."""
-    builder = _Builder(max(SPELLED_LEAST, SPELLED_EACH * len(body)))
-    parser: Any = DefusedXMLParser(target=cast("Any", builder), forbid_dtd=True)
-    try:
-        parser.feed(body)
-        parser.close()
-    except ParseError as error:
-        raise ValueError(str(error)) from None
-    except LookupError:  # an encoding that there is not
-        raise ValueError("its encoding is unknown") from None
-    return builder.whole
-
-
-class _Builder:
-    """Takes what the parser finds."""
-
-    def __init__(self, spelled_most: int) -> None:
-        self._spelled_left = spelled_most
-        self.whole: dict[str, object] = {}
-        self._open: list[tuple[str, dict[str, object], list[str]]] = []
-
-    def start(self, tag: str, attributes: dict[str, str]) -> None:
-        if len(self._open) >= DEPTH:
-            raise ValueError(f"it is nested more than {DEPTH} levels deep")
-        self._spelled_left -= len(tag) + sum(map(len, attributes))
-        if self._spelled_left < 0:
-            raise ValueError("its names, with their namespaces, are too long for its size")
-        self._open.append((_local(tag), {f"@{_local(name)}": text for name, text in attributes.items()}, []))
-
-    def data(self, text: str) -> None:
-        self._open[-1][2].append(text)
-
-    def end(self, tag: str) -> None:
-        name, fields, texts = self._open.pop()
-        text = "".join(texts)
-        value: object = text
-        if fields:
-            if text.strip():
-                fields["#text"] = text
-            value = fields
-        add(self._open[-1][1] if self._open else self.whole, name, value)
-
-    def close(self) -> None:
-        """The parser's word that the document ends."""
-
-
-def _local(name: str) -> str:
-    return name.rpartition("}")[2]
