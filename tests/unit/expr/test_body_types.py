@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -16,7 +17,7 @@ import pytest
 from choices import EFFORT, SEED
 from message_samples import SAMPLES, Sample
 from penstock.errors import ExpressionError, InvalidArgument
-from penstock.expr import FilterSet, compile_filter, compile_value, evaluate
+from penstock.expr import FilterSet, bodies, compile_filter, compile_value, evaluate
 from penstock.expr.bodies import body_type
 from penstock.expr.scan import Scan
 from penstock.records.entries import Topic
@@ -254,3 +255,21 @@ def test_damaged_bodies_raise_nothing_else(sample: Sample) -> None:
         else:
             orjson.loads(row.json(whole))
             row.exact(whole)
+
+
+EXTRAS = {
+    "xml": {"defusedxml"}, "msgpack": {"msgpack"}, "bson": {"msgpack", "bson"}, "avro": {"msgpack", "fastavro"},
+    "protobuf": {"google.protobuf"},
+}  # fmt: skip
+"""What the extra of a type installs."""
+
+
+@ALL
+def test_a_type_is_read_by_what_its_extra_installs(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = EXTRAS.get(sample.name.partition(":")[0], set())
+    for library in set().union(*EXTRAS.values()) - needed:
+        monkeypatch.setitem(sys.modules, library, None)
+    for name in [one for one in sys.modules if one.startswith(f"{bodies.__name__}.") and not one.endswith("body_type")]:
+        monkeypatch.delitem(sys.modules, name)  # what it loads it loads anew
+        monkeypatch.delattr(bodies, name.rpartition(".")[2])
+    assert body_type.__wrapped__(sample.name).name == sample.name.partition(":")[0]

@@ -98,7 +98,7 @@ def _msgpack() -> BodyType:
 
 
 def _bson() -> BodyType:
-    from penstock.expr.bodies.packed import exact_bson, read_bson, write_bson
+    from penstock.expr.bodies.bson import exact_bson, read_bson, write_bson
 
     return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, slowness=5)
 

@@ -1,14 +1,11 @@
-"""MessagePack and BSON.
+"""MessagePack, and what all types that are no text tell in text.
 
-What JSON has not is told in text: binary values in base64, points in time as ISO 8601 in UTC, object ids as 24
-hexadecimal digits, decimal numbers by their digits, UUIDs as they are usually written.  Names of MessagePack maps that
-are no texts are spelled.  An extension of MessagePack is its data, in base64.
+What JSON has not is told in text: binary values in base64, points in time as ISO 8601 in UTC.  Names of maps
+that are no texts are spelled.  An extension is its data, in base64.
 """
 
 # msgpack has no types
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# the codec's type parameters are left open
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
@@ -16,13 +13,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
-from uuid import UUID
 
-import bson
 import msgpack
-from bson.binary import UUID_SUBTYPE, Binary
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.errors import BSONError
 
 from penstock.expr.bodies.body_type import Fields, bounded, too_deep
 from penstock.records.message_bodies import DEPTH
@@ -105,58 +97,3 @@ def read_msgpack(body: bytes) -> object:
 def write_msgpack(fields: Fields) -> bytes:
     """The inverse of `exact_msgpack`."""
     return cast("bytes", msgpack.packb(fields, use_bin_type=True))
-
-
-_OPTIONS: Any = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
-
-
-def _binary(value: bytes) -> str:
-    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16:
-        return str(UUID(bytes=bytes(value)))
-    return b64encode(value).decode()
-
-
-def _moment(milliseconds: int) -> str | None:
-    seconds, rest = divmod(milliseconds, 1000)
-    return iso(seconds, rest * 1_000_000)
-
-
-_TOLD: dict[type, Told] = {
-    bytes: _binary,
-    Binary: _binary,
-    bson.Int64: int,
-    bson.ObjectId: str,
-    bson.Decimal128: str,
-    bson.DatetimeMS: lambda one: _moment(int(one)),
-    bson.Timestamp: lambda one: iso(one.time, 0),
-    bson.Regex: lambda one: one.pattern if isinstance(one.pattern, str) else _binary(one.pattern),
-    bson.Code: str,
-    bson.DBRef: lambda one: plain(dict(one.as_doc()), _TOLD),
-    bson.MinKey: lambda one: None,
-    bson.MaxKey: lambda one: None,
-}
-
-
-def _decoded(body: bytes) -> object:
-    try:
-        return bson.decode(body, _OPTIONS)
-    except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from None
-
-
-def exact_bson(body: bytes) -> object:
-    """The document of a BSON body.  ValueError for what is none, or nested too deeply."""
-    return bounded(_decoded(body))
-
-
-def read_bson(body: bytes) -> object:
-    """The same as the language has it."""
-    return plain(_decoded(body), _TOLD)
-
-
-def write_bson(fields: Fields) -> bytes:
-    """The inverse of `exact_bson`."""
-    try:
-        return bson.encode(fields, codec_options=_OPTIONS)
-    except (BSONError, OverflowError, TypeError) as error:
-        raise ValueError(str(error)) from None

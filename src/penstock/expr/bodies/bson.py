@@ -1,0 +1,74 @@
+"""BSON: what JSON has not is told in text, as of MessagePack, object ids as 24 hexadecimal digits, decimal numbers by
+their digits, and UUIDs as they are usually written.
+"""
+
+# the codec's type parameters are left open
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+from uuid import UUID
+
+import bson
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
+
+from penstock.expr.bodies.body_type import Fields, bounded
+from penstock.expr.bodies.packed import Told, iso, plain
+
+_OPTIONS: Any = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
+
+
+def _binary(value: bytes) -> str:
+    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16:
+        return str(UUID(bytes=bytes(value)))
+    return b64encode(value).decode()
+
+
+def _moment(milliseconds: int) -> str | None:
+    seconds, rest = divmod(milliseconds, 1000)
+    return iso(seconds, rest * 1_000_000)
+
+
+_TOLD: dict[type, Told] = {
+    bytes: _binary,
+    Binary: _binary,
+    bson.Int64: int,
+    bson.ObjectId: str,
+    bson.Decimal128: str,
+    bson.DatetimeMS: lambda one: _moment(int(one)),
+    bson.Timestamp: lambda one: iso(one.time, 0),
+    bson.Regex: lambda one: one.pattern if isinstance(one.pattern, str) else _binary(one.pattern),
+    bson.Code: str,
+    bson.DBRef: lambda one: plain(dict(one.as_doc()), _TOLD),
+    bson.MinKey: lambda one: None,
+    bson.MaxKey: lambda one: None,
+}
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return bson.decode(body, _OPTIONS)
+    except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(str(error) or type(error).__name__) from None
+
+
+def exact_bson(body: bytes) -> object:
+    """The document of a BSON body.  ValueError for what is none, or nested too deeply."""
+    return bounded(_decoded(body))
+
+
+def read_bson(body: bytes) -> object:
+    """The same as the language has it."""
+    return plain(_decoded(body), _TOLD)
+
+
+def write_bson(fields: Fields) -> bytes:
+    """The inverse of `exact_bson`."""
+    try:
+        return bson.encode(fields, codec_options=_OPTIONS)
+    except (BSONError, OverflowError, TypeError) as error:
+        raise ValueError(str(error)) from None
