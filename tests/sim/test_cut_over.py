@@ -17,8 +17,8 @@ from penstock.expr import Filter, compile_filter
 from penstock.log.simdisk import SimDisk
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.server.replaying import feed
 from penstock.server.replaying import page as pages
+from penstock.server.replaying import sources
 from penstock.server.replaying.log_source import Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
@@ -176,9 +176,9 @@ class House:
 @pytest.mark.parametrize("seed", range(24))
 def test_no_gap_and_no_double(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(feed, "KEPT_BYTES", chance.choice([0, 1_000, 2 << 20]))
-    monkeypatch.setattr(feed, "WAITING_BYTES", chance.choice([2_000, 20_000, 8 << 20]))
-    monkeypatch.setattr(feed, "QUIET_BYTES", chance.choice([0, 1_000, 8_192]))
+    monkeypatch.setattr(sources, "KEPT_BYTES", chance.choice([0, 1_000, 2 << 20]))
+    monkeypatch.setattr(sources, "WAITING_BYTES", chance.choice([2_000, 20_000, 8 << 20]))
+    monkeypatch.setattr(sources, "QUIET_BYTES", chance.choice([0, 1_000, 8_192]))
     rows = chance.choice([3, 4_096])
     monkeypatch.setattr(pages, "PAGE_ROWS", rows)
     house = House(seed)
