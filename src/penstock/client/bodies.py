@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast, get_args
 
 import orjson
 
@@ -41,8 +41,9 @@ def reader_of(annotation: object, who: str) -> Reader:
     """How bodies become what `annotation` says.
 
     bytes and str are the body as it is; `Any` is parsed JSON where the content type says that it is JSON, and bytes
-    elsewhere.  Structs of msgspec go through msgspec, all other types through pydantic: dataclasses, models, typed
-    dictionaries, lists, unions.  InvalidArgument, naming `who`, for a type of which neither makes anything.
+    elsewhere.  Structs of msgspec, lists and unions of them too, go through msgspec, all other types through pydantic:
+    dataclasses, models, typed dictionaries, lists, unions.  InvalidArgument, naming `who`, for a type of which neither
+    makes anything.
     """
     if annotation is bytes:
         return _same
@@ -51,9 +52,13 @@ def reader_of(annotation: object, who: str) -> Reader:
     if annotation is Any:
         return plain
     try:
-        return _struct(annotation) if hasattr(annotation, "__struct_fields__") else _adapted(annotation)
+        return _struct(annotation) if _has_structs(annotation) else _adapted(annotation)
     except (TypeError, NameError) as error:  # a name in it may be of nothing that can be seen from here
         raise InvalidArgument(f"{who}: bodies cannot become {annotation!r}: {str(error).splitlines()[0]}") from None
+
+
+def _has_structs(annotation: object) -> bool:
+    return hasattr(annotation, "__struct_fields__") or any(map(_has_structs, get_args(annotation)))
 
 
 def _adapted(annotation: object) -> Reader:
@@ -107,7 +112,7 @@ def _struct(annotation: object) -> Reader:
     def read(body: bytes, content_type: str | None, whose: Whose = str, /) -> object:
         try:
             return decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidBody(f"the body{whose()} is no {_name(annotation)}: {error}") from None
 
     return read

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
-from typing import Any, ForwardRef, get_args, get_type_hints
+from typing import Annotated, Any, ForwardRef, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,39 @@ class Struct(msgspec.Struct):  # type: ignore[misc]
 )  # fmt: skip
 def test_a_body_becomes_what_was_asked_for(annotation: Any, made: object) -> None:
     assert reader_of(annotation, "test")(b'{"id": 7}', None) == made
+
+
+class Created(msgspec.Struct, tag=True):  # type: ignore[misc,call-arg]
+    """One of several structs."""
+
+    id: int
+
+
+class Gone(msgspec.Struct, tag=True):  # type: ignore[misc,call-arg]
+    """Another one."""
+
+    why: str
+
+
+@pytest.mark.parametrize(
+    ("annotation", "body", "made"),
+    [
+        (list[Struct], b'[{"id": 7}]', [Struct(7)]),
+        (dict[str, Struct | None], b'{"a": {"id": 7}, "b": null}', {"a": Struct(7), "b": None}),
+        (Created | Gone, b'{"type": "Gone", "why": "sold"}', Gone("sold")),
+        (Annotated[list[Created | Gone], "events"], b'[{"type": "Created", "id": 1}]', [Created(1)]),
+    ],
+)
+def test_structs_are_read_wherever_a_type_has_them(annotation: Any, body: bytes, made: object) -> None:
+    assert reader_of(annotation, "test")(body, None) == made
+    with pytest.raises(InvalidBody, match="the body is no "):
+        reader_of(annotation, "test")(b'{"type": "Other"}', None)
+
+
+def test_a_body_that_is_too_deep_is_told() -> None:
+    for annotation in (Order, Model, Table, Struct, list[Struct], list[int]):
+        with pytest.raises(InvalidBody, match="the body is no "):
+            reader_of(annotation, "test")(b"[" * 100_000, None)
 
 
 @pytest.mark.parametrize("annotation", [Order, Model, Table, Struct, list[int]])
