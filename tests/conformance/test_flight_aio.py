@@ -69,6 +69,32 @@ async def test_what_comes_for_a_cancelled_taker_is_the_next_ones(house: FlightHo
         assert (await client.queue("q"))["acked"] == 2
 
 
+async def test_a_settle_goes_through_though_who_waits_for_it_is_cancelled(house: FlightHouse) -> None:
+    """Else the message would stay with a consumer that has nothing to do with it any more."""
+    async with penstock.aio.connect(house.url) as client:
+        await client.declare("cut-short")
+        await client.publish_table("cut-short", pa.table({"body": [str(number) for number in range(50)]}))
+
+        async def work(message: penstock.aio.Message) -> None:
+            async with message:
+                pass
+
+        async with client.consume("cut-short", backlog=50) as consumer:
+            messages = [await consumer.take(30) for _ in range(50)]
+            held = [one for one in messages if one is not None]
+            tasks = [asyncio.create_task(work(one)) for one in held]
+            await asyncio.sleep(0)  # each waits for its ack
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            async with asyncio.timeout(30):
+                while any(one.outcome is None for one in held):  # noqa: ASYNC110 - threads of ours settle them
+                    await asyncio.sleep(0.005)
+            await consumer.flush()
+            queue = await client.queue("cut-short")
+            assert (queue["ready"], queue["leased"], len(held)) == (0, 0, 50)
+
+
 async def test_too_late_is_told(house: FlightHouse) -> None:
     async with penstock.aio.connect(house.url) as client:
         await client.declare("q")

@@ -179,7 +179,8 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
 
     async def _run(self, work: Callable[[], T]) -> T:
         pool = None if self._closed else self._pool  # what comes too late is told so by the blocking one
-        return await asyncio.get_running_loop().run_in_executor(pool, tracing.bound(work))
+        running = asyncio.get_running_loop().run_in_executor(pool, tracing.bound(work))
+        return await asyncio.shield(running)  # a settle that was begun is done, whatever becomes of who waits for it
 
     async def _open(self) -> Blocking:
         if self._opened is None:
