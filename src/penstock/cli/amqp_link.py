@@ -213,10 +213,20 @@ class Link:
         """How many messages wait in a queue.  NotFound."""
         return self.call(m.QueueDeclare(0, queue, passive=True), m.QueueDeclareOk).message_count
 
-    def consume(self, queue: str, prefetch: int, arguments: Mapping[str, FieldValue]) -> None:
+    def consume(
+        self, queue: str, prefetch: int, arguments: Mapping[str, FieldValue], tag: str = "penstock-migrate"
+    ) -> None:
         """Have a queue's messages delivered; 0: without a bound."""
         self.call(m.BasicQos(0, prefetch), m.BasicQosOk)
-        self.call(m.BasicConsume(0, queue, "penstock-migrate", arguments=dict(arguments)), m.BasicConsumeOk)
+        self.call(m.BasicConsume(0, queue, tag, arguments=dict(arguments)), m.BasicConsumeOk)
+
+    def renew(self) -> None:
+        """The channel anew: what was delivered and not acknowledged goes back to its queue."""
+        self.call(m.ChannelClose(200, "done"), m.ChannelCloseOk)
+        self.delivered.clear()
+        self.answered.clear()
+        self._begun, self._body = None, []
+        self.call(m.ChannelOpen(), m.ChannelOpenOk)
 
     def get(self, queue: str, count: int) -> None:
         """Have so many of its messages delivered, or all that wait, as no consumer: some queues go with their last."""

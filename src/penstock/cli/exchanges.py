@@ -12,6 +12,7 @@ from penstock.cli.output import (
     Told,
     counted,
     family,
+    in_order,
     served,
     shown,
     write_table,
@@ -71,7 +72,9 @@ def list_exchanges(client: Client) -> Told:
 
     Example: penstock exchange list
     """
-    return client.exchanges(), partial(_show, ("name", "type", "durable", "auto_delete", "internal", "arguments"))
+    found = in_order(client.exchanges(), "name")
+    found.sort(key=lambda one: one["name"] != "" and not str(one["name"]).startswith("amq."))
+    return found, partial(_show, ("name", "type", "durable", "auto_delete", "internal", "arguments"))
 
 
 @served(exchange, "declare")
@@ -128,7 +131,8 @@ def list_bindings(
     Example: penstock binding list --queue to-ship
     """
     columns = ("source", "destination_type", "destination", "routing_key", "arguments")
-    return client.bindings(queue, source=source, destination=destination), partial(_show, columns)
+    found = client.bindings(queue, source=source, destination=destination)
+    return in_order(found, *columns), partial(_show, columns)
 
 
 @served(binding, "declare")

@@ -3,7 +3,7 @@
 The old broker is only looked at: its messages are delivered to this command, which acknowledges none of them, so they
 go back when it is done.  With `--drain` a message is acknowledged there once it is confirmed here.
 
-How each comes once, however often the command runs: `migration_journal`.
+How messages come is `migration_pump`, and how each comes once, however often the command runs, `migration_journal`.
 """
 
 from __future__ import annotations
@@ -12,59 +12,28 @@ import base64
 import json as plain_json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from penstock.cli.amqp_link import Broker, Delivered, Link, broker_at, door_of, read_address
-from penstock.cli.migration_journal import Carried, Journal
+from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address
+from penstock.cli.migration_journal import Journal
+from penstock.cli.migration_pump import Gone, Links, Moved, carry, count
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
-from penstock.errors import AccessRefused, NotFound, Refused, Unavailable
-from penstock.records import properties as header_codec
-from penstock.records.dataclass import dataclass
-from penstock.records.field_tables import FieldValue
+from penstock.config.foreign.rabbitmq_plugins import without_plugins
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, Refused, Unavailable
+from penstock.records.password_hashes import SHA256, check_hash
+from penstock.records.rights import Tag
 from penstock.units import format_address
-from penstock.wire.amqp import methods as m
 
 if TYPE_CHECKING:
     from penstock.client import Client
 
 
-IDLE_S = 2.0
-"""A queue that delivers nothing for so long has no more for us."""
-
-WINDOW = 2000
-"""Messages that are on their way to the new server at once."""
-
-GETS = 100
-"""Messages that are asked for at once, one by one."""
-
-KEPT_APART: Mapping[str, str] = {"CC": "x-original-cc", "BCC": "x-original-bcc"}
-"""Headers that would have a message go to more queues than the one that it was in, and what they become."""
-
-
-@dataclass(slots=True)
-class Moved:
-    """What became of one queue."""
-
-    vhost: str
-    queue: str
-    old: int = 0  # waiting there, at the end
-    carried: int = 0  # in all runs
-    there: int = 0  # of these the old broker has still
-    now: int = 0  # in this one
-    new: int = 0  # waiting in the new one, at the end
-    drained: int = 0  # acknowledged there, in this run
-    why: str = ""  # left out
-    stream: bool = False
-    auto_delete: bool = False  # it would go with us, were we its only consumer
-
-    @property
-    def short(self) -> bool:
-        """Whether something waits there that did not come."""
-        return not self.why and self.old > self.there
+ADMINISTRATOR: Tag = "administrator"
 
 
 class Ends(NamedTuple):
@@ -113,9 +82,10 @@ def migrate(
         warnings = _define(ends) if definitions else []
         for warning in warnings:
             note(warning)
-        moved = (
-            [_carry(client, ends, one, journal, drain=drain) for one in _queues(ends, queue or [])] if messages else []
-        )
+        moved = _queues(ends, queue or []) if messages else []
+        with Links(ends.old, ends.new) as links:
+            for one in moved:
+                _carry(client, links, one, journal, drain=drain)
     if json:
         write_json({"definitions": definitions, "warnings": warnings, "queues": [_plain(one) for one in moved]})
     else:
@@ -124,8 +94,8 @@ def migrate(
     if short:
         raise Refused(
             f"{counted(len(short), 'queue')} of the old broker {'has' if len(short) == 1 else 'have'} messages that "
-            f"did not come, the first is '{short[0].queue}' in vhost '{short[0].vhost}': somebody else has them, or "
-            "they came just now; run it again"
+            f"did not come, the first is '{short[0].queue}' in vhost '{short[0].vhost}': "
+            + (short[0].why or "somebody else has them, or they came just now; run it again")
         )
 
 
@@ -138,13 +108,19 @@ def _show(moved: Sequence[Moved], *, drain: bool) -> None:
     rows = [
         [one.vhost, one.queue, one.old, one.carried, one.now, one.new, *([one.drained] if drain else [])]
         for one in moved
-        if not one.why
+        if not one.why or one.carried
     ]
     if rows:
         write_table(columns, rows)
     for one in moved:
         if one.why:
-            note(f"queue '{one.queue}' in vhost '{one.vhost}' is left out: {one.why}")
+            how = "did not come as a whole" if one.failed else "is left out"
+            note(f"queue '{one.queue}' in vhost '{one.vhost}' {how}: {one.why}")
+        if one.dying:
+            note(
+                f"queue '{one.queue}' in vhost '{one.vhost}': {counted(one.dying, 'message')} came for the last time: "
+                f"the old broker drops or dead-letters them as they go back, for its delivery limit is {one.limit}"
+            )
     total = sum(one.now for one in moved)
     write(f"{counted(total, 'message')} of {counted(len(rows), 'queue')} confirmed in this run")
 
@@ -203,8 +179,42 @@ def _reason(data: bytes) -> str:
 def _define(ends: Ends) -> list[str]:
     """Take definitions over; what is not the same here, a sentence each."""
     found = cast("dict[str, Any]", _ask(ends.old_http, "definitions", ends.old))
-    answer = cast("dict[str, list[str]] | None", _ask(ends.new_http, "definitions", ends.new, found))
-    return answer["warnings"] if answer else []
+    taken, told = without_plugins(found)
+    taken["users"], us = _without_us(taken.get("users", []), ends.new)
+    try:
+        answer = cast("dict[str, list[str]] | None", _ask(ends.new_http, "definitions", ends.new, taken))
+    except Refused as error:
+        if isinstance(error, (AccessRefused, NotFound)):
+            raise
+        raise Refused(
+            f"{error}. Nothing is taken over. Export the definitions, take out or change what is named, import them "
+            "(docs/rabbitmq.md), and run this with --no-definitions"
+        ) from None
+    return [*told, *us, *(answer["warnings"] if answer else [])]
+
+
+def _without_us(users: Sequence[dict[str, Any]], us: Broker) -> tuple[list[dict[str, Any]], list[str]]:
+    """All but whom this command logs in as, where he would have another password, or administer no more."""
+    ours = [one for one in users if one.get("name") == us.user and not _is_as(one, us)]
+    if not ours:
+        return [*users], []
+    told = (
+        f"user '{us.user}' stays as he is in the new server, with his password, tags and limits: this command logs in "
+        "as him"
+    )
+    return [one for one in users if one not in ours], [told]
+
+
+def _is_as(user: dict[str, Any], us: Broker) -> bool:
+    """Whether a user of the definitions is an administrator with the password that we know."""
+    from penstock.server.people.accounts import Kept  # with what it loads, for this command alone
+
+    digest, algorithm = user.get("password_hash", ""), user.get("hashing_algorithm", SHA256)
+    try:
+        check_hash(digest, algorithm)
+    except InvalidArgument:
+        return False
+    return ADMINISTRATOR in user.get("tags", ()) and Kept(digest, algorithm).matches(us.password)
 
 
 def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
@@ -215,8 +225,9 @@ def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
             one["vhost"],
             one["name"],
             why="it is exclusive to a connection" if one.get("exclusive") else "",
-            stream=one.get("type") == "stream",
+            kind=one.get("type") or "classic",
             auto_delete=bool(one.get("auto_delete")),
+            limit=_delivery_limit(one),
         )
         for one in found
         if not names or one["name"] in names
@@ -226,143 +237,33 @@ def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
     return sorted(out, key=lambda one: (one.vhost, one.queue))
 
 
+def _delivery_limit(queue: dict[str, Any]) -> int | None:
+    """After so many returns a message of this queue dies in the old broker."""
+    ruled = queue.get("effective_policy_definition")
+    found = [
+        queue.get("arguments", {}).get("x-delivery-limit"),
+        ruled.get("delivery-limit") if isinstance(ruled, dict) else None,
+    ]
+    return min((one for one in found if isinstance(one, int) and one >= 0), default=None)
+
+
 # -- messages
 
 
-def _carry(client: Client, ends: Ends, one: Moved, journal: Journal, *, drain: bool) -> Moved:
-    """All that waits in one queue."""
+def _carry(client: Client, links: Links, one: Moved, journal: Journal, *, drain: bool) -> None:
+    """All that waits in one queue; what keeps it from coming keeps no other one."""
     if one.why:
-        return one
+        return
+    carried = journal.queue(links.name, one.vhost, one.queue)
     try:
-        return _carried(client, ends, one, journal, drain=drain)
-    except _Gone:
+        for run, publisher in carried.publishers.items():
+            carried.keep(run, int(client.action("publisher", vhost=one.vhost, publisher=publisher)["sequence"]))
+        carry(links, one, carried, drain=drain)
+    except Gone:
         one.why = "it is not there any more"
-        return one
-
-
-class _Gone(Exception):
-    """A queue of the old broker went away meanwhile, by itself or by somebody else."""
-
-
-def _waiting(source: Link, queue: str) -> int:
-    """How many messages wait in a queue of the old broker."""
-    try:
-        return source.ready(queue)
-    except NotFound:
-        raise _Gone from None
-
-
-def _carried(client: Client, ends: Ends, one: Moved, journal: Journal, *, drain: bool) -> Moved:
-    carried = journal.queue(ends.old.name, one.vhost, one.queue)
-    if (last := carried.publisher) is not None:
-        carried.keep(int(client.action("publisher", vhost=one.vhost, publisher=last)["sequence"]))
-    with Link(ends.old.of(one.vhost)) as source, Link(ends.new.of(one.vhost)) as target:
-        one.old = _waiting(source, one.queue)
-        target.ready(one.queue)
-        target.call(m.ConfirmSelect(), m.ConfirmSelectOk)
-        if one.old:
-            _Pump(source, target, one, carried, drain=drain).run()
-    with Link(ends.old.of(one.vhost)) as source, Link(ends.new.of(one.vhost)) as target:
-        one.old, one.new = _waiting(source, one.queue), target.ready(one.queue)
-        one.carried, one.there = carried.total, carried.there
-    return one
-
-
-class _Pump:
-    """Messages from one connection to another, in order."""
-
-    def __init__(self, source: Link, target: Link, one: Moved, carried: Carried, *, drain: bool) -> None:
-        self._source, self._target, self._one, self._carried, self._drain = source, target, one, carried, drain
-        self._waiting: dict[int, Delivered] = {}  # by number of the publish: what is not confirmed
-        self._published = 0
-        self._oldest = 1  # the lowest number that may wait
-        self._stream = one.stream
-
-    def run(self) -> None:
-        self._consume()
-        left = self._one.old
-        while left > 0 or self._drain or self._stream:
-            some = self._some(left)
-            if not some:
-                break
-            left -= len(some)
-            self._put(some)
-            self._confirmed(WINDOW)
-        self._confirmed(0)
-        self._source.flush()
-
-    def _consume(self) -> None:
-        """From a stream in portions, from any other queue all at once: nobody acknowledges anything."""
-        name = self._one.queue
-        if self._one.auto_delete:
-            return  # the broker would delete it when this connection ends: it is asked for each message instead
-        arguments: dict[str, FieldValue] = {"x-stream-offset": "first"} if self._stream else {}
-        self._source.consume(name, WINDOW if self._stream or self._drain else 0, arguments)
-
-    def _some(self, most: int) -> list[Delivered]:
-        """What has come, a portion at most; none when nothing more does."""
-        source, bound = self._source, WINDOW if self._drain or self._stream else min(WINDOW, most)
-        if self._one.auto_delete:
-            source.get(self._one.queue, min(GETS, bound))
-        while not source.delivered and not self._one.auto_delete:
-            if not source.read(IDLE_S):
-                return []
-        return [source.delivered.popleft() for _ in range(min(bound, len(source.delivered)))]
-
-    def _put(self, some: Sequence[Delivered]) -> None:
-        """Publish those of them that have not come; the journal knows of them first."""
-        fresh = [one for one in some if self._is_new(one)]
-        first = self._carried.begin(fresh)
-        for sequence, one in enumerate(fresh, first):
-            self._published += 1
-            self._waiting[self._published] = one
-            header = _header(one, self._carried.sender, sequence)
-            self._target.publish("", self._one.queue, header, one.body)
-
-    def _is_new(self, one: Delivered) -> bool:
-        if not self._carried.knows(one):
-            return True
-        self._done(one)
-        return False
-
-    def _done(self, one: Delivered) -> None:
-        """It is in the new server."""
-        if self._drain and not self._stream:
-            self._carried.forget([one])
-            self._one.drained += 1
-        if self._drain or self._stream:
-            self._source.tell(m.BasicAck(one.tag))
-
-    def _confirmed(self, most: int) -> None:
-        """Wait until no more than so many are on their way."""
-        while len(self._waiting) > most or self._target.answered:
-            if not self._target.answered and not self._target.read(60):
-                raise Unavailable(f"{self._target.broker.name} confirms nothing for 60 seconds")
-            while self._target.answered:
-                answer = self._target.answered.popleft()
-                numbers = [*range(self._oldest, answer.tag + 1)] if answer.multiple else [answer.tag]
-                if not answer.taken:
-                    raise Refused(
-                        f"the new server refuses messages for queue '{self._one.queue}' in vhost '{self._one.vhost}': "
-                        "a limit of that queue is met, or its disk is full"
-                    )
-                for number in numbers:
-                    if (one := self._waiting.pop(number, None)) is not None:
-                        self._one.now += 1
-                        self._done(one)
-                while self._oldest <= self._published and self._oldest not in self._waiting:
-                    self._oldest += 1
-
-
-def _header(one: Delivered, publisher: str, sequence: int) -> bytes:
-    """The header as it came, with what numbers the message, and where it was published."""
-    header = header_codec.decode(one.properties)
-    headers = {KEPT_APART.get(name, name): value for name, value in (header.headers or {}).items()}
-    if one.exchange:
-        headers.setdefault("x-original-exchange", one.exchange)
-        headers.setdefault("x-original-routing-key", one.key)
-    if header.user_id is not None:
-        headers.setdefault("x-original-user-id", header.user_id)
-        header.user_id = None
-    header.headers = {**headers, "x-publisher": publisher, "x-sequence": sequence}
-    return header_codec.encode(header)
+    except Unavailable:
+        raise
+    except PenstockError as error:
+        one.why, one.failed = str(error), True
+        with suppress(Gone, PenstockError):  # nor can it be counted
+            count(links, one)

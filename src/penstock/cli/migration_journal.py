@@ -7,14 +7,16 @@ its bytes.  The journal is a file of lines:
     {"journal": NAME}                           the first line: what tells its publishers from those of any other
     {"queue": KEY, "run": N, "sent": [...]}     the next messages of run N, by their bytes; written before they go out
     {"queue": KEY, "run": N, "kept": COUNT}     of run N only so many came
+    {"queue": KEY, "run": N, "refused": [...]}  of run N all was answered, and these numbers were refused
     {"queue": KEY, "gone": [...]}               these were acknowledged in the old broker: it has them no more
 
 A message is 16 bytes of a hash over header and body, as they were published.  Of equal messages as many are known as
-were sent.
+were sent.  One command at a time writes it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +27,7 @@ from typing import IO, Any, Self, cast
 import orjson
 
 from penstock.cli.amqp_link import Delivered
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, Refused
 from penstock.records.field_tables import FieldValue
 from penstock.records.properties import decode, encode
 
@@ -65,7 +67,7 @@ class Carried:
 
     def __init__(self, journal: Journal, key: str, name: str) -> None:
         self._journal, self._key, self._name = journal, key, name
-        self._runs: dict[int, list[str]] = {}
+        self._runs: dict[int, list[str]] = {}  # marks by run, in the order of their numbers; empty: refused
         self._gone = Counter[str]()
         self._known: Counter[str] | None = None  # that may still come out of the old broker
         self._run = 0  # of this process; 0: it has sent nothing
@@ -75,14 +77,16 @@ class Carried:
         if "sent" in line:
             self._runs.setdefault(int(line["run"]), []).extend(line["sent"])
         elif "kept" in line:
-            del self._runs[int(line["run"])][int(line["kept"]) :]
+            self._truncate(int(line["run"]), int(line["kept"]))
+        elif "refused" in line:
+            self._blank(int(line["run"]), line["refused"])
         else:
             self._gone.update(line["gone"])
 
     @property
-    def publisher(self) -> str | None:
-        """Who sent in the last run; None where none has."""
-        return self._publisher(max(self._runs)) if self._runs else None
+    def publishers(self) -> Mapping[int, str]:
+        """Who sent in the runs before this one, by run."""
+        return {run: self._publisher(run) for run, marks in self._runs.items() if marks}
 
     @property
     def sender(self) -> str:
@@ -92,7 +96,7 @@ class Carried:
     @property
     def total(self) -> int:
         """Messages that came, in all runs."""
-        return sum(map(len, self._runs.values()))
+        return sum(len(marks) - marks.count("") for marks in self._runs.values())
 
     @property
     def there(self) -> int:
@@ -102,17 +106,33 @@ class Carried:
     def _publisher(self, run: int) -> str:
         return f"migrate {self._name} {run}"
 
-    def keep(self, count: int) -> None:
-        """Of the last run so many came."""
-        last = max(self._runs)
-        if len(self._runs[last]) > count:
-            del self._runs[last][count:]
-            self._journal.write({"queue": self._key, "run": last, "kept": count})
+    def keep(self, run: int, count: int) -> None:
+        """Of this run the server has all up to this number; it is another one, or was restored, where that is less."""
+        marks = self._runs[run]
+        answered = marks.index("") if "" in marks else len(marks)
+        if count < answered:
+            self._truncate(run, count)
+            self._journal.write({"queue": self._key, "run": run, "kept": count})
+
+    def _truncate(self, run: int, count: int) -> None:
+        del self._runs[run][count:]
+        sent = Counter(mark for marks in self._runs.values() for mark in marks)
+        self._gone = Counter({mark: min(gone, sent[mark]) for mark, gone in self._gone.items()})
+
+    def refuse(self, numbers: Sequence[int]) -> None:
+        """Of this run all was answered, and these were refused."""
+        self._blank(self._run, numbers)
+        self._journal.write({"queue": self._key, "run": self._run, "refused": [*numbers]})
+
+    def _blank(self, run: int, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._runs[run][number - 1] = ""
 
     def knows(self, one: Delivered) -> bool:
         """Whether it came in an earlier run; each is asked about once."""
         if self._known is None:
-            self._known = Counter(mark for run, marks in self._runs.items() if run != self._run for mark in marks)
+            runs = [marks for run, marks in self._runs.items() if run != self._run]
+            self._known = Counter(mark for marks in runs for mark in marks if mark)
             self._known.subtract(self._gone)
         mark = mark_of(one)
         if self._known[mark] <= 0:
@@ -140,26 +160,43 @@ class Carried:
 
 
 class Journal:
-    """The file."""
+    """The file.  Refused while another command has it: two would give different messages the same numbers."""
 
     def __init__(self, path: Path) -> None:
-        self._queues: dict[str, Carried] = {}
-        self._lines: list[dict[str, Any]] = []
+        self._lines: dict[str, list[dict[str, Any]]] = {}  # by queue
         try:
-            data = path.read_bytes() if path.exists() else b""
+            self._file: IO[bytes] = path.open("a+b")
+        except OSError as error:
+            raise InvalidArgument(f"{path} cannot be the journal of a migration: {error}") from error
+        try:
+            self._lock(path)
+            self._file.seek(0)
+            data = self._file.read()
             whole = data[: data.rfind(b"\n") + 1]  # what was being written when it was killed was not sent either
-            self._lines = [orjson.loads(line) for line in whole.splitlines()]
-            self._file: IO[bytes] = path.open("r+b" if path.exists() else "w+b")
-        except (OSError, ValueError) as error:
-            raise InvalidArgument(f"{path} is no journal of a migration: {error}") from error
-        self._file.seek(len(whole))
-        self._file.truncate()
-        if not self._lines:
-            self._lines.append({"journal": os.urandom(9).hex()})
-            self.write(self._lines[0])
-        if "journal" not in self._lines[0]:
-            raise InvalidArgument(f"{path} is no journal of a migration")
-        self._name = str(self._lines[0]["journal"])
+            self._name = self._read(path, whole) if data else os.urandom(9).hex()
+            self._file.truncate(len(whole))
+            if not data:
+                self.write({"journal": self._name})
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read(self, path: Path, data: bytes) -> str:
+        """Sort the lines by queue; the name in the first of them."""
+        try:
+            first, *lines = map(orjson.loads, data.splitlines())
+            for line in lines:
+                self._lines.setdefault(line["queue"], []).append(line)
+            return str(first["journal"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise InvalidArgument(f"{path} is no journal of a migration: {error!r}") from error
+
+    def _lock(self, path: Path) -> None:
+        """Held until the file is closed, or its process ends."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Refused(f"{path} is the journal of a migration that is going on: wait until it has ended") from None
 
     def __enter__(self) -> Self:
         return self
@@ -168,12 +205,11 @@ class Journal:
         self._file.close()
 
     def queue(self, broker: str, vhost: str, queue: str) -> Carried:
-        """What is known of one queue."""
-        key = f"{broker} {vhost} {queue}"
+        """What is known of one queue, which is asked for once."""
+        key = " ".join(part.replace("%", "%25").replace(" ", "%20") for part in (broker, vhost, queue))
         carried = Carried(self, key, blake2b(f"{self._name} {key}".encode(), digest_size=12).hexdigest())
-        for line in self._lines:
-            if line.get("queue") == key:
-                carried.read(line)
+        for line in self._lines.pop(key, ()):
+            carried.read(line)
         return carried
 
     def write(self, line: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
 
@@ -217,6 +217,11 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return str(value)
+
+
+def in_order(found: Iterable[Mapping[str, object]], *columns: str) -> list[Mapping[str, object]]:
+    """A list by these columns: a server tells what it has in the order in which it was made."""
+    return sorted(found, key=lambda one: [str(one[column]) for column in columns])
 
 
 def write_table(

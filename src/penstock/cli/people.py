@@ -13,6 +13,7 @@ from penstock.cli.output import (
     Told,
     counted,
     family,
+    in_order,
     note,
     served,
     write_table,
@@ -39,7 +40,7 @@ def list_vhosts(
 
     Example: penstock vhost list
     """
-    found = client.vhosts()
+    found = in_order(client.vhosts(), "name")
     return found, ("name", "description", "tags")
 
 
@@ -262,7 +263,7 @@ def list_permissions(
     """
     if name is not None and all(one["name"] != name for one in client.users()):
         raise NotFound(f"no user '{name}'")
-    found = client.permissions(name, vhost=vhost)
+    found = in_order(client.permissions(name, vhost=vhost), "user", "vhost")
     return found, ("user", "vhost", "configure", "write", "read")
 
 

@@ -225,9 +225,9 @@ class Reading(Contents):
         )  # fmt: skip
 
     def last_sequence(self, publisher: str) -> int:
-        """The highest sequence that is stored of a publisher in the vhost, durably; 0 for one that nobody knows.
+        """The sequence up to which all of a publisher in the vhost is stored, durably; 0 for one that nobody knows.
 
-        Whoever publishes under that name sends again what is above it.
+        Whoever publishes under that name sends again what is above it.  What a full queue refused is not stored.
         """
         return cast("int", self._link.act("publisher", {"publisher": publisher, "vhost": self._vhost})["sequence"])
 

@@ -147,8 +147,8 @@ class Publishing(Running):
         return made
 
     def last_sequence(self, publisher: str) -> int:
-        """The highest sequence that is stored of a publisher; 0 for one that nobody knows."""
-        return self.command(lambda instance: instance.core.highest_of("/", publisher))
+        """Up to where all of a publisher is stored, or refused for good; 0 for one that nobody knows."""
+        return self.command(lambda instance: instance.core.settled_of("/", publisher))
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""

@@ -106,7 +106,7 @@ def test_exchanges_and_bindings(broker: Broker, run: Run, does: Does, gives: Giv
     does("binding", "declare", "inner", "r", "--argument", 'x-match="any"', "--argument", "n=1")
     [bound] = gives("binding", "list", "--queue", "r")[1:]
     assert (bound["source"], bound["arguments"]) == ("inner", {"x-match": "any", "n": 1})
-    assert [one["destination"] for one in gives("binding", "list", "--source", "shop")] == ["q", "inner"]
+    assert [one["destination"] for one in gives("binding", "list", "--source", "shop")] == ["inner", "q"]
     assert [one["source"] for one in gives("binding", "list", "--destination", "inner")] == ["shop"]
     assert "orders.#" in does("binding", "list")
     with penstock.connect(url) as client:
@@ -240,6 +240,27 @@ def test_the_same_from_asyncio(broker: Broker, url: str) -> None:
                 await client.close_connection("nobody")
 
     asyncio.run(work())
+
+
+def test_lists_are_in_an_order_that_a_person_finds_things_in(run: Run, does: Does, gives: Gives) -> None:
+    """They were in that in which things were made, or in none."""
+    for name in ("zoe", "ann"):
+        does("user", "add", name, "secret")
+        does("vhost", "add", name)
+        does("exchange", "declare", name)
+        does("queue", "declare", name)
+        for key in ("y", "x"):
+            does("binding", "declare", "amq.topic", name, key)
+    for user, vhost in (("zoe", "zoe"), ("zoe", "ann"), ("ann", "zoe"), ("ann", "ann")):
+        does("user", "set-permissions", user, ".*", ".*", ".*", "--vhost", vhost)
+    assert [one["name"] for one in gives("vhost", "list")] == ["/", "ann", "zoe"]
+    names = [one["name"] for one in gives("exchange", "list")]
+    assert names == ["", *sorted(one for one in names if one.startswith("amq.")), "ann", "zoe"]
+    rights = [(one["user"], one["vhost"]) for one in gives("user", "list-permissions")]
+    assert rights == sorted(rights)
+    assert len(rights) >= 4
+    bound = [(one["destination"], one["routing_key"]) for one in gives("binding", "list", "--source", "amq.topic")]
+    assert bound == [("ann", "x"), ("ann", "y"), ("zoe", "x"), ("zoe", "y")]
 
 
 def test_policies_are_set_listed_shown_and_deleted(run: Run) -> None:

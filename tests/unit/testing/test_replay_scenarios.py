@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.errors import ExpressionError, InvalidArgument, NotFound, PreconditionFailed
+from penstock.errors import ExpressionError, InvalidArgument, NotFound, PreconditionFailed, QueueFull
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes
 from penstock.testing import Broker
@@ -348,3 +348,18 @@ def test_publishers_expire_where_asked_for() -> None:
         broker.publish("jobs", b"1", publisher="p", sequence=7)
         broker.advance(10 * 365 * 86400)
         assert broker.last_sequence("p") == 7
+
+
+def test_a_publisher_is_told_to_send_again_what_a_full_queue_refused() -> None:
+    """What stands behind it is stored and has a higher number: after a lost connection it was never sent again."""
+    with Broker({"queue": [{"name": "q", "max_length_bytes": "100B", "overflow": "reject-publish"}]}) as broker:
+        broker.publish("q", b"a" * 90, publisher="p", sequence=1)
+        with pytest.raises(QueueFull):
+            broker.publish("q", b"b" * 90, publisher="p", sequence=2)
+        broker.publish("q", b"c", publisher="p", sequence=3)
+        assert broker.last_sequence("p") == 1
+        broker.alter("q", max_length_bytes=None)
+        broker.publish("q", b"b" * 90, publisher="p", sequence=2)
+        broker.publish("q", b"c", publisher="p", sequence=3)
+        assert broker.last_sequence("p") == 3
+        assert broker.stats("q")["ready"] == 3

@@ -313,6 +313,23 @@ def test_what_other_nodes_would_do_stops_nothing(http: Http) -> None:
     assert "ha-mode" in http.refused("PUT", "policies/%2F/p", {"pattern": "", "definition": {"ha-mode": "all"}})
 
 
+def test_what_an_export_cannot_tell_of_a_binding_is_told(http: Http, tmp_path: Path) -> None:
+    """RabbitMQ writes a text for a value that is none: the binding asked for that text, and nobody was told."""
+    arguments = {"x-match": "any", "v": "undefined", "s": "x"}
+    document = {"bindings": [
+        {"source": "amq.headers", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "",
+         "arguments": one}
+        for one in (arguments, {**arguments, "v": "x"})
+    ]}  # fmt: skip
+    [told] = http.do("POST", "definitions", document, 200)["warnings"]
+    assert told.startswith("bindings[0]: binding of 'amq.headers' to 'q': v: 'undefined' is a text here.")
+    file = tmp_path / "definitions.json"
+    file.write_text(json.dumps(document))
+    [remark] = read_foreign(file).remarks
+    assert (remark.verdict, remark.place.what) == (Verdict.DIFFERS, 'bindings[0] "amq.headers" to "q"')
+    assert remark.text.startswith("v: 'undefined' is a text here.")
+
+
 def test_applications_find_the_queue_that_stands_for_a_quorum_queue(http: Http) -> None:
     http.do("POST", "definitions", OF_OTHER_TYPES, 200)
     url = http.broker.amqp_url.rsplit("/", 1)[0] + "/shop"

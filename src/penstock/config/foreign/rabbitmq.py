@@ -21,6 +21,7 @@ from penstock.config.foreign.rabbitmq_people import (
     lost_by,
     permit,
     user_table,
+    voids_in,
 )
 from penstock.config.queue_arguments import DEDUPLICATES, DEDUPLICATION, HARMLESS_ARGUMENTS, MIRRORS, NO_MIRRORS
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
@@ -61,6 +62,7 @@ _USUAL: Mapping[str, object] = {
 }
 _USUAL_OF_POLICIES: Mapping[str, object] = {"vhost": "/", "apply_to": "all", "priority": 0}
 VHOST_COMPONENT = "vhost-limits"
+OPERATOR_COMPONENT = "operator_policy"
 _SECTIONS = (
     "users",
     "vhosts",
@@ -268,7 +270,7 @@ def _limits_of_vhosts(book: Book, top: Mapping[str, object], shown: str, default
 def _parameters(book: Book, top: Mapping[str, object], shown: str, default_vhost: str) -> None:
     for item in _items(book, top, "parameters", shown):
         component, value = item.values.get("component"), item.values.get("value")
-        if component == "operator_policy" and isinstance(value, dict):
+        if component == OPERATOR_COMPONENT and isinstance(value, dict):
             about = {key: item.values[key] for key in ("vhost", "name") if key in item.values}
             _policy(book, Item({**cast("dict[str, object]", value), **about}, item.place), default_vhost, operator=True)
         elif component != VHOST_COMPONENT:
@@ -391,13 +393,16 @@ def _binding(book: Book, item: Item, default_vhost: str) -> None:
     source, destination = _text(book, item, "source"), _text(book, item, "destination")
     if not source or not destination:
         return  # the default exchange needs no bindings
+    arguments = _arguments(book, item)
     table: dict[str, object] = {
         "source": source,
         "destination": destination,
         "destination_type": _text(book, item, "destination_type", "queue"),
         "key": _text(book, item, "routing_key", ""),
         "vhost": _text(book, item, "vhost", default_vhost),
-        "arguments": dict(_arguments(book, item)),
+        "arguments": dict(arguments),
     }
     place = item.place._replace(what=f'{item.place.what} "{source}" to "{destination}"')
+    if voids := voids_in(arguments):
+        book.remark(Verdict.DIFFERS, place, voids)
     book.add("binding", Table(_unusual(table)), place)

@@ -1,4 +1,4 @@
-"""Of `definitions.json`: users, permissions, and queues of other types.
+"""Of `definitions.json`: users, permissions, queues of other types, and what an export does not tell.
 
 Where all users may do everything nothing is limited here either; else each permission is one here.  What a quorum queue
 or a stream loses by there being one instance is said.
@@ -163,3 +163,18 @@ def lost_by(arguments: Mapping[str, object]) -> str:
     """What a queue with these arguments has not got here; empty where nothing is lost."""
     kind = arguments.get(argument_name("queue_type"))
     return f"a {kind} queue keeps all its messages; {_LOSES[kind]}" if kind in _LOSES else ""
+
+
+VOID = "undefined"
+"""What RabbitMQ exports in the place of a value that is none."""
+
+
+def voids_in(arguments: Mapping[str, object]) -> str:
+    """What has to be looked at among the arguments of a binding, for an export does not tell it; empty: nothing."""
+    found = ", ".join(name for name, value in arguments.items() if value == VOID)
+    if not found:
+        return ""
+    return (
+        f"{found}: 'undefined' is a text here. RabbitMQ writes it for no value (void), which means a header with any "
+        "value: where it was that, delete this binding and declare it anew by AMQP"
+    )

@@ -313,6 +313,10 @@ class CoreParts:
         """The highest sequence that is stored of a publisher of a vhost; 0 for one that nobody knows."""
         return self.publishers.get(kept_as(vhost, publisher), 0)
 
+    def settled_of(self, vhost: str, publisher: str) -> int:
+        """What of it a publisher need not send again: all up to this is stored, or refused for good."""
+        return self._publisher.publishers.settled_of(kept_as(vhost, publisher))
+
     def expire_publishers(self, now: Now, expiration: int | None) -> None:
         """Forget publishers of whom nothing came for so many microseconds; None: never."""
         self._publisher.publishers.expire_after(self._at(now), expiration)

@@ -294,6 +294,10 @@ class Publishers:
             return dict(self.highest)
         return {name: self._upto(name, highest) for name, highest in self.highest.items()}
 
+    def settled_of(self, publisher: str) -> int:
+        """The same of one; 0 for one that nobody knows."""
+        return self._upto(publisher, self.highest.get(publisher, 0))
+
     def _upto(self, publisher: str, highest: int) -> int:
         holes = self._holes.get(publisher)
         return highest if holes is None else min(highest, min(holes) - 1)

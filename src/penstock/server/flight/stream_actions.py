@@ -278,10 +278,10 @@ def replay_actions(handover: Handover, following: Following) -> Table:
 
     def sequence(caller: Caller, vhost: str, publisher: str) -> Reply:
         """Answered when everything that was decided is durable, so a client resends nothing that is stored."""
-        return call(lambda: {"publisher": publisher, "sequence": core.highest_of(vhost, publisher)}, caller.gone)
+        return call(lambda: {"publisher": publisher, "sequence": core.settled_of(vhost, publisher)}, caller.gone)
 
     said, goes_on = (name("id"),), "id, rate: go on, from now on at this rate if one is given"
-    known, stored = (VHOST, name("publisher")), "publisher: the highest sequence that is stored of it in the vhost"
+    known, stored = (VHOST, name("publisher")), "publisher: up to which sequence all of it is stored in the vhost"
     return {
         "replay_pause": Action(pause, "id: send nothing more of this replay until it is resumed", LOGIN, said),
         "replay_resume": Action(resume, goes_on, LOGIN, (*said, text("rate"))),

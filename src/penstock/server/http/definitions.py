@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from penstock.config.foreign.rabbitmq_people import lost_by
+from penstock.config.foreign.rabbitmq_people import lost_by, voids_in
 from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
 from penstock.core.topology.register import check_settings
 from penstock.core.topology.topology import DEFAULT, PREDECLARED
@@ -311,7 +311,9 @@ class Taking:
         for key in ("source", "destination", "routing_key"):
             short(one.text(key), key)
         one.choice("destination_type", ("queue", "exchange"))
-        one.table("arguments")
+        if voids := voids_in(one.table("arguments")):
+            source, end = one.text("source"), one.text("destination")
+            self.warnings.append(one.told(f"binding of '{source}' to '{end}': {voids}"))
 
     # -- making
 
