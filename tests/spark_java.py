@@ -3,20 +3,22 @@
 Half of what a session costs until its first answer is the loading of classes.  `python -m spark_java` runs some queries
 and leaves an archive of the classes that they took, which Java maps into memory the next time (class data sharing); it
 takes it only with the same class path, so sessions of tests have one home and one folder of settings.  Without the
-archive, or with one that does not fit, Java starts as ever.
+archive, or with one that does not fit, Java starts as ever.  `lightened` takes from a session of many small queries
+what they would pay again and again.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
+from choices import EFFORT
 from flight_house import FlightHouse
 from penstock import connect
 from penstock.spark.sessions import QUIET, linked_home, session
@@ -52,7 +54,73 @@ def conf(java: str = "") -> dict[str, str]:
     return {
         "spark.driver.extraJavaOptions": f"{LIGHT} {java or archive}",
         "spark.sql.shuffle.partitions": "1",
+        "spark.sql.ui.explainMode": "simple",  # how a query is told to a page that is off
     }
+
+
+LOCAL = "org.apache.hadoop.fs.LocalOfTests"
+FILES = """
+package org.apache.hadoop.fs;
+
+import java.nio.file.Files;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class LocalOfTests extends LocalFileSystem {
+    public LocalOfTests() {
+        super(new Raw());
+    }
+
+    public static class Raw extends RawLocalFileSystem {
+        public void setPermission(Path path, FsPermission permission) throws java.io.IOException {
+            String nine = "" + permission.getUserAction().SYMBOL + permission.getGroupAction().SYMBOL
+                + permission.getOtherAction().SYMBOL;
+            Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(nine));
+        }
+    }
+}
+"""
+"""Hadoop's files of this machine.  Without its native library Hadoop starts `chmod` for each file and folder: 2,500
+processes of a session with all tests."""
+
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""A plan that is interpreted has the same rows as one that is compiled; for a few rows compiling takes longest."""
+
+
+def lightened(spark: Any) -> Any:
+    """The session, whose files get their permissions without processes, and which looks for a name of Java's once.
+
+    py4j asks Java for each part of a name whenever it is said, and Java looks for a class of that name in 300 jars.
+    What the session itself runs is interpreted, but in a hunt; pipelines have sessions of their own, and their own say.
+    """
+    from py4j.java_gateway import JavaPackage, JVMView
+
+    for kind in (JVMView, JavaPackage):
+        kind.__getattr__ = _kept(kind.__getattr__)
+    java = spark.sparkContext._jvm
+    compiler = java.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(FILES)
+    handles, named = java.java.lang.invoke.MethodHandles, java.java.lang.Class.forName
+    place = handles.privateLookupIn(named("org.apache.hadoop.fs.FileSystem"), handles.lookup())
+    made = compiler.getBytecodes()
+    for name in (f"{LOCAL}$Raw", LOCAL):
+        place.defineClass(made[name])
+    java.org.apache.hadoop.fs.FileSystem.closeAll()
+    spark.sparkContext._jsc.hadoopConfiguration().set("fs.file.impl", LOCAL)
+    if EFFORT == 1:
+        for name, value in INTERPRETED.items():
+            spark.conf.set(name, value)
+    return spark
+
+
+def _kept(look: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    def found(self: Any, name: str) -> Any:
+        one = look(self, name)
+        self.__dict__[name] = one
+        return one
+
+    return found
 
 
 def light_java() -> dict[str, str]:

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
-from spark_java import conf, home
+from spark_java import conf, home, lightened
 from spark_lab import Lab
 
 
@@ -33,7 +33,7 @@ def spark() -> Iterator[Any]:
     from penstock.spark import session
 
     os.environ.update(home())
-    made = session("local[2]", memory="1g", conf=conf())
+    made = lightened(session("local[2]", memory="1g", conf=conf()))
     yield made
     made.stop()
 
