@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from flight_house import FlightHouse
+from penstock.server.flight import stream_actions
 from spark_java import conf, home, lightened
 from spark_lab import Lab
 
@@ -36,6 +37,20 @@ def spark() -> Iterator[Any]:
     made = lightened(session("local[2]", memory="1g", conf=conf()))
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_waits() -> Iterator[None]:
+    """A stream that finds nothing asks again after a tenth of a second.  Each query that is run until its input is used
+    up asks once more, and half a second of each was spent on that.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_actions, "PLAN_WAIT_MAX_US", WAIT_US)
+        patch.setattr(stream_actions, "WAIT_MAX_US", WAIT_US)
+        yield
+
+
+WAIT_US = 100_000
 
 
 @pytest.fixture(scope="module")
