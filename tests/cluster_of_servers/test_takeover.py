@@ -174,26 +174,13 @@ def test_what_was_stopped_keeps_nothing_from_the_next_start_of_a_server_that_is_
         assert publisher.confirmed <= set(drain(cluster.leader()))
 
 
-SLOWLY = """
-import time
-from penstock.server import app
-
-opened = app.open_core
-
-def slowly(*arguments, **more):
-    time.sleep(5.0)
-    return opened(*arguments, **more)
-
-app.open_core = slowly
-from penstock.cli.main import main
-main()
-"""
+SLOWLY = str(Path(__file__).parents[1] / "slow_opening_server.py")
 
 
 def test_a_log_that_takes_long_to_open_is_no_reason_to_give_up_leading(tmp_path: Path) -> None:
     """Longer than `stall`, which is about commits: another one would take as long, and nobody would ever lead."""
-    section, new = 'lease = "1s"\nstall = "4s"\nmin_in_sync = 1', {"OPENBLAS_NUM_THREADS": "1"}
-    with Cluster(tmp_path, 1, section=section, command=["-c", SLOWLY], environ=new) as cluster:
+    section = 'lease = "1s"\nstall = "4s"\nmin_in_sync = 1'
+    with Cluster(tmp_path, 1, section=section, command=[SLOWLY]) as cluster:
         assert "have stood still" not in cluster.leader().said()
         assert cluster.status()["term"] == 1
 

@@ -99,27 +99,33 @@ def until_back(server: LiveServer) -> float:
     return time.monotonic() - began
 
 
-def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pressed]:
+    """One server for both, of which the second ends the door."""
+    with Pressed(tmp_path_factory.mktemp("pressed")) as pressed:
+        yield pressed
+
+
+def test_a_message_of_any_size_after_a_login_does_not_take_the_memory(pressed: Pressed) -> None:
+    """gRPC reads it whole and pyarrow gives it no limit: it is refused in the door, and nothing of it leaves that."""
+    done = greedy(pressed.server.ready["flight"], "guest", 200, "known")
+    assert done.returncode == 0, done.stderr
+    assert "bytes of JSON; at most" in done.stdout
+    pressed.judge()
+
+
+def test_a_dictionary_and_a_word_after_it_do_not_end_the_process(pressed: Pressed) -> None:
     """pyarrow's reader follows a null pointer when a message without data comes where it waits for dictionaries."""
     stream = valid_streams()["settle dictionary"]
     _, schema, dictionary, *_ = stream.messages
     sent = replace(stream, messages=[schema, dictionary, Message(metadata=b'{"heartbeat": true}')])
-    with Pressed(tmp_path, replace(BOUNDS, lines=1)) as pressed:  # the end of the door is told
-        door = door_of(pressed.watched.pid)
-        pressed.wire.exchange(sent.frames())
-        eventually(lambda: another_door(pressed.watched.pid, door), "the door was not ended, or is not back")
-        until_back(pressed.server)
-        pressed.wire.again()
-        pressed.judge()
-
-
-def test_a_message_of_any_size_after_a_login_does_not_take_the_memory(tmp_path: Path) -> None:
-    """gRPC reads it whole and pyarrow gives it no limit: it is refused in the door, and nothing of it leaves that."""
-    with Pressed(tmp_path) as pressed:
-        done = greedy(pressed.server.ready["flight"], "guest", 200, "known")
-        assert done.returncode == 0, done.stderr
-        assert "bytes of JSON; at most" in done.stdout
-        pressed.judge()
+    pressed.bounds = replace(BOUNDS, lines=1)  # the end of the door is told
+    door = door_of(pressed.watched.pid)
+    pressed.wire.exchange(sent.frames())
+    eventually(lambda: another_door(pressed.watched.pid, door), "the door was not ended, or is not back")
+    until_back(pressed.server)
+    pressed.wire.again()
+    pressed.judge()
 
 
 SMALL = """
@@ -139,21 +145,27 @@ def test_a_message_that_takes_all_of_a_doors_memory_is_cut_and_the_door_goes_on(
         assert "is cut" in server.output()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One that outlives door after door."""
+    with serving(tmp_path_factory.mktemp("doors")) as server:
+        yield server
+
+
 @pytest.mark.parametrize("strangers", [True, False])
-def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(tmp_path: Path, strangers: bool) -> None:
+def test_a_door_that_has_no_memory_for_its_guards_ends_and_is_back(server: LiveServer, strangers: bool) -> None:
     """One that went on would look after no stranger, and fail every call, for as long as the server runs."""
-    with serving(tmp_path) as server:
-        assert server.process is not None
-        door = door_of(server.process.pid)
-        told = Path(f"/proc/{door}/status").read_text().splitlines()
-        has = next(int(line.split()[1]) << 10 for line in told if line.startswith("VmData"))
-        resource.prlimit(door, resource.RLIMIT_DATA, (has, has))
-        host, _, port = server.ready["flight"].rpartition(":")
-        with ExitStack() as stack, suppress(OSError):
-            for _ in range(60 if strangers else 0):
-                stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
-        eventually(lambda: another_door(server.process and server.process.pid, door), "it went on")
-        until_back(server)
+    assert server.process is not None
+    door = door_of(server.process.pid)
+    told = Path(f"/proc/{door}/status").read_text().splitlines()
+    has = next(int(line.split()[1]) << 10 for line in told if line.startswith("VmData"))
+    resource.prlimit(door, resource.RLIMIT_DATA, (has, has))
+    host, _, port = server.ready["flight"].rpartition(":")
+    with ExitStack() as stack, suppress(OSError):
+        for _ in range(60 if strangers else 0):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+    eventually(lambda: another_door(server.process and server.process.pid, door), "it went on")
+    until_back(server)
 
 
 def publishing(client: penstock.Client) -> None:
@@ -181,13 +193,12 @@ STATES: dict[str, Callable[[penstock.Client], None]] = {
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_door_that_ends_gives_back_what_it_held(tmp_path: Path, how: signal.Signals) -> None:
+def test_a_door_that_ends_gives_back_what_it_held(server: LiveServer, how: signal.Signals) -> None:
     """Its clients' leases return, what was confirmed is there, and the other doors notice nothing; door after door."""
-    with serving(tmp_path) as server:
-        channel = server.connect().channel()
-        channel.confirm_delivery()
-        for state in STATES:
-            door_ends(server, channel, state, how)
+    channel = server.connect().channel()
+    channel.confirm_delivery()
+    for state in STATES:
+        door_ends(server, channel, state, how)
 
 
 def door_ends(server: LiveServer, channel: BlockingChannel, state: str, how: signal.Signals) -> None:
@@ -230,18 +241,17 @@ def door_ends(server: LiveServer, channel: BlockingChannel, state: str, how: sig
     channel.queue_delete("kept")
 
 
-def test_where_cores_are_few_a_server_comes_before_its_door_which_ends_with_it(tmp_path: Path) -> None:
+def test_where_cores_are_few_a_server_comes_before_its_door_which_ends_with_it(server: LiveServer) -> None:
     """What strangers keep busy there made everybody at the other doors wait for half a second."""
-    with Server(tmp_path, flight=True) as server:
-        assert server.process is not None
-        pid, door = server.process.pid, door_of(server.process.pid)
-        threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
-        behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
-        assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
-        server.kill()
-        eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
-        server.start()
-        until_back(server)
+    assert server.process is not None
+    pid, door = server.process.pid, door_of(server.process.pid)
+    threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
+    behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
+    assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
+    server.kill()
+    eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
+    server.start()
+    until_back(server)
 
 
 def _is_zombie(pid: int) -> bool:
