@@ -11,10 +11,11 @@ Arrow without importing either.
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
@@ -262,20 +263,53 @@ def batches_of(table: object) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
 
 
 def _reader(table: Any) -> pa.RecordBatchReader:
+    """A table of any maker, batch by batch.  InvalidArgument for what is none, and for two columns of one name."""
+    try:
+        reader = _opened(table)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        told = ": ".join(map(str, error.args))
+        raise InvalidArgument(f"a {type(table).__name__} that becomes no table: {told}") from None
+    if reader is None:
+        rows = "; rows as dicts are pyarrow.Table.from_pylist(rows)" if isinstance(table, list) else ""
+        raise InvalidArgument(f"a {type(table).__name__} is no table: give pyarrow, pandas or polars{rows}")
+    _check_names(reader.schema.names)
+    return reader
+
+
+def _check_names(names: Sequence[object]) -> None:
+    seen = set[object]()
+    for name in names:
+        if name in seen:
+            raise InvalidArgument(f"two columns of the table are called {name!r}: rename one of them, or drop it")
+        seen.add(name)
+
+
+def _opened(table: Any) -> pa.RecordBatchReader | None:
     if isinstance(table, pa.RecordBatchReader):
         return table
     if isinstance(table, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(table.schema, [table])
     if isinstance(table, pa.Table):
         return table.to_reader()
+    if type(table).__module__.partition(".")[0] == "pandas":
+        return _of_pandas(table).to_reader() if hasattr(table, "columns") else None
     if hasattr(table, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(table)
     if hasattr(table, "to_arrow"):  # polars
         return cast("pa.Table", table.to_arrow()).to_reader()
-    if type(table).__module__.partition(".")[0] == "pandas":
-        return pa.Table.from_pandas(table, preserve_index=False).to_reader()
-    rows = "; rows as dicts are pyarrow.Table.from_pylist(rows)" if isinstance(table, list) else ""
-    raise InvalidArgument(f"a {type(table).__name__} is no table: give pyarrow, pandas or polars{rows}")
+    return None
+
+
+def _of_pandas(frame: Any) -> pa.Table:
+    """Its columns, and the levels of its index that have a name: the numbers of rows are none of what they say."""
+    _check_names(list(frame.columns))
+    named = any(name is not None for name in frame.index.names)
+    table = pa.Table.from_pandas(frame, preserve_index=named)
+    return table.drop_columns([name for name in table.schema.names if _UNNAMED.fullmatch(name)])
+
+
+_UNNAMED = re.compile(r"__index_level_\d+__")
+"""What pyarrow calls a level of an index that has no name."""
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -317,9 +351,22 @@ def _mapped(column: Any, kind: pa.DataType) -> Any:
 
 
 def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    bodies = [to_json(row) for row in batch.to_pylist()]
+    columns = [_values(name, batch.column(place)) for place, name in enumerate(batch.schema.names)]
+    names = batch.schema.names
+    rows = zip(*columns, strict=True) if columns else [()] * batch.num_rows
+    bodies = [to_json(dict(zip(names, row, strict=True))) for row in rows]
     kind = pa.repeat(pa.scalar(JSON, pa.string()), len(bodies))
     return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary()), cast("pa.Array[Any]", kind)], schema=wanted)
+
+
+def _values(name: str, column: Any) -> list[Any]:
+    """As JSON takes them: maps are objects."""
+    try:
+        return cast("list[Any]", column.to_pylist(maps_as_pydicts="strict"))
+    except (OverflowError, ValueError) as error:
+        raise InvalidArgument(f"column {name!r} has a {column.type} that has no text: {error}") from None
+    except KeyError:
+        raise InvalidArgument(f"column {name!r} has a map in which a key is there twice") from None
 
 
 WINDOW = 4
