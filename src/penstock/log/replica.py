@@ -98,8 +98,8 @@ class Replica:
         self.recovery = Recovery()
         self._frames = FrameReader()
         self._segment: Segment | None = None  # the last file
-        self._last = 0  # LSN of the last whole batch
-        self._synced = 0
+        self.last = 0  # LSN of the last record that is here whole
+        self.synced = 0  # the same, of what survives a power cut
         self._head = bytearray()  # of a file or of a batch that has not come whole
         self._coming: _Coming | None = None
         self._seal = b""  # what has come of the mark that closes the file, and of the end behind it
@@ -137,7 +137,7 @@ class Replica:
         segment = self._segment = catalog.segments[-1]
         if segment.header.generation:  # the mark that closes it comes again
             segment.end = segment.offsets[-1] + segment.lengths[-1] if len(segment.lsns) else segment.start
-        self._last = self._synced = segment.last
+        self.last = self.synced = segment.last
         lsns = array("q")
         for one in catalog.segments:
             lsns.extend(one.lsns)
@@ -166,16 +166,6 @@ class Replica:
         return 0 if self._segment is None else self._segment.header.identity
 
     @property
-    def last(self) -> int:
-        """LSN of the last record that is here whole."""
-        return self._last
-
-    @property
-    def synced(self) -> int:
-        """The same, of what survives a power cut."""
-        return self._synced
-
-    @property
     def full(self) -> bool:
         """Whether a leader with this disk would refuse publishes, or soon would: as `Room.lacking` of an open log."""
         return self.disk.free() < 2 * KEPT.low_space + KEPT.reserve
@@ -183,8 +173,8 @@ class Replica:
     @property
     def worth_a_sync(self) -> bool:
         """Whether what came since the last one is: no row counts before the end of its batch is synced."""
-        begun = self._synced if self._syncing is None else self._syncing
-        return self._last > begun or not self._gathered or self._unsynced >= PART
+        begun = self.synced if self._syncing is None else self._syncing
+        return self.last > begun or not self._gathered or self._unsynced >= PART
 
     # bytes
 
@@ -216,11 +206,11 @@ class Replica:
     def sync(self) -> int:
         """Make what has come survive; `synced`."""
         self._settle()
-        if self._segment is not None and self._synced < self._last:
+        if self._segment is not None and self.synced < self.last:
             self._room.advance(self._end)
             self._segment.file.sync()
-            self._synced, self._unsynced = self._last, 0
-        return self._synced
+            self.synced, self._unsynced = self.last, 0
+        return self.synced
 
     def end(self) -> int:
         """Have nothing behind the last whole batch, and all before it synced: who tells of this end may be believed.
@@ -234,7 +224,7 @@ class Replica:
             self._room.detach()
             segment.file.truncate(segment.end)
             segment.file.sync()
-            self._synced, self._unsynced = self._last, 0
+            self.synced, self._unsynced = self.last, 0
             self._attach(segment)
         return self.sync()
 
@@ -248,7 +238,7 @@ class Replica:
         except OSError:  # the kernel takes no more of such requests now
             return False
         self._room.advance(self._end)
-        self._syncing, self._unsynced = self._last, 0
+        self._syncing, self._unsynced = self.last, 0
         return True
 
     @property
@@ -259,13 +249,13 @@ class Replica:
     def end_sync(self) -> int:
         """The sync that was begun has ended, or is waited for; `synced`."""
         self._settle()
-        return self._synced
+        return self.synced
 
     def _settle(self) -> None:
         lsn, self._syncing = self._syncing, None
         if lsn is not None and self._beside.syncer is not None:
             self._beside.syncer.end()
-            self._synced = max(self._synced, lsn)
+            self.synced = max(self.synced, lsn)
 
     def _expect(self, segment: int, offset: int) -> None:
         now = self._segment
@@ -309,8 +299,8 @@ class Replica:
         if old is not None and not old.header.generation:
             self._close(old)
         self._segment, self._seal, self._sealed = new, b"", None
-        self.origin, self._last = header.origin, new.last
-        self._synced = max(self._synced, new.last)
+        self.origin, self.last = header.origin, new.last
+        self.synced = max(self.synced, new.last)
         return view[size - had :]
 
     def _close(self, old: Segment) -> None:
@@ -411,7 +401,7 @@ class Replica:
         if not frame.rows - 1 <= last - frame.lsn < LSN_LIMIT - frame.lsn:
             raise NotAFrame(f"it has rows out of order: LSN {frame.lsn}, {frame.rows} rows, LSN {last}")
         segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, True)
-        self._last = last
+        self.last = last
         if (stretch := last >> STRETCH_BITS) not in self.stretches[-1:]:
             self.stretches.append(stretch)
 
@@ -449,13 +439,13 @@ class Replica:
         segment = self._segment
         if segment is None:
             return
-        if self._last <= lsn and len(segment.lsns):
+        if self.last <= lsn and len(segment.lsns):
             end = segment.offsets[-1] + segment.lengths[-1]
             segment.file.truncate(end)
             segment.end = end
             self._attach(segment)
-        elif self._last > lsn or self.disk.list(FOLDER)[0] != segment_name(segment.first).partition("/")[2]:
-            self._leave(min(lsn, self._last))
+        elif self.last > lsn or self.disk.list(FOLDER)[0] != segment_name(segment.first).partition("/")[2]:
+            self._leave(min(lsn, self.last))
 
     def empty(self) -> None:
         """Leave nothing at all, and keep nothing aside: another's log is to be copied from its beginning."""
@@ -471,7 +461,7 @@ class Replica:
         self._segment.file.close()
         self._segment = None
         finish_cutting(self.disk, self.recovery)
-        self._last = self._synced = self._unsynced = 0
+        self.last = self.synced = self._unsynced = 0
         self.stretches = []
         self._open()
 

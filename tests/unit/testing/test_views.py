@@ -352,7 +352,7 @@ def test_views_through_flight() -> None:
         ({"queue": [{"name": "v"}], "view": [{"name": "v", "source": "q", "select": "/a"}]}, "'v' is a queue already"),
         ({"view": [{"name": "v", "source": "q"}]}, "select: is missing"),
         ({"conflated_topic": [{"name": "c", "source": "t", "interval": "50ms"}]}, "must be at least 100ms"),
-        ({"conflated_topic": [{"name": "c", "source": "t", "interval": 5}]}, "not text with a unit"),
+        ({"conflated_topic": [{"name": "c", "source": "t", "interval": 5}]}, "5 needs a unit: write .5s."),
         ({"queue": [{"name": "q"}], "conflated_topic": [{"name": "c", "source": "q"}]}, "nothing of it is conflated"),
     ],
 )

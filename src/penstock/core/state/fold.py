@@ -96,11 +96,7 @@ class Fold:
         self._fitted = 0
         self._last_lsn = start.last_lsn
         self._objects = Objects(start, self._sizes)
-        self._records = 0
-
-    @property
-    def records(self) -> int:
-        return self._records
+        self.records = 0
 
     def feed(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Fold rows in.  Rows at or below what is folded already are passed over.
@@ -114,7 +110,7 @@ class Fold:
         lsns, kinds = numbers(table, "lsn"), numbers(table, "kind")
         for start, stop in parts_beyond(self._last_lsn, lsns, kinds):
             self._feed(table.slice(start, stop - start), kinds[start:stop], lsns[start:stop])
-            self._records += stop - start
+            self.records += stop - start
         self._last_lsn = max(self._last_lsn, int(lsns[-1]))
 
     def _feed(self, table: pa.Table, kinds: Ints, lsns: Ints) -> None:
