@@ -13,7 +13,7 @@ from penstock.wire.amqp.frames import METHOD
 from planting import Plant
 from sim.serverkit import Client, Life, clock, frame
 
-FEW, MANY = 40, 320
+FEW, MANY = 20, 160
 ALIKE = 1.25
 """How much more one of many may take than one of few."""
 
