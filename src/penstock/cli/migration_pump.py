@@ -206,13 +206,20 @@ class Pump:
         until = time.monotonic() + PATIENCE_S
         while not self._source.delivered:
             if self._taken >= self._room:
-                self._consume()
+                self._consume()  # whose answer may bring the first ones along
+                continue
+            if self._drained():
+                return
             if self._source.read(IDLE_S):
                 continue
             self._confirmed(0)  # what is not confirmed keeps others from coming
             seen = self._taken if self._stream else 0
             if waiting(self._source, self._one.queue) <= seen or time.monotonic() >= until:
                 return
+
+    def _drained(self) -> bool:
+        """Whether all that waited has come, and nothing came meanwhile; of a stream nobody knows so soon."""
+        return self._drain and self._taken >= self._one.old and not waiting(self._source, self._one.queue)
 
     def _consume(self) -> None:
         """From a stream, or to drain, in portions that are acknowledged; else as many as may be at once."""

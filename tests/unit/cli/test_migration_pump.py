@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +62,16 @@ def way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
         yield Way(stack.enter_context(Broker()), stack.enter_context(Broker()), tmp_path)
 
 
+def once_waited(read: Callable[[Link, float], bool]) -> Callable[[Link, float], bool]:
+    """A read that refuses to wait for what is idle."""
+
+    def reads(link: Link, timeout_s: float) -> bool:
+        assert timeout_s != 600.0 or not link.delivered, "it waits for more than it has"
+        return read(link, timeout_s)
+
+    return reads
+
+
 @pytest.mark.parametrize(
     ("kind", "drain", "left"), [("classic", True, 0), ("quorum", True, 0), ("quorum", False, 30), ("stream", False, 30)]
 )
@@ -79,6 +89,16 @@ def test_more_than_a_window_comes_in_one_run(
     assert way.came("q", 30, {"x-stream-offset": "first"} if kind == "stream" else {}) == bodies
     again = way.run("q", kind, drain=drain)
     assert (again.now, again.carried, again.new, again.short) == (0, 30, 30, False)
+
+
+def test_nothing_is_waited_for_that_has_come(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came along with the answer to the consumer was seen when nothing more came: two seconds for each queue."""
+    monkeypatch.setattr(migration_pump, "IDLE_S", 600.0)
+    monkeypatch.setattr(Link, "read", once_waited(Link.read))
+    way.declare("q")
+    way.old.publish("q", b"x")
+    assert way.run("q").now == 1
+    assert way.run("q", drain=True).drained == 1
 
 
 def test_what_was_refused_waits_there_and_comes_when_there_is_room(way: Way) -> None:
@@ -130,7 +150,10 @@ US = Address("new", 5672, "adm", "ours", "/", False)
 def test_who_carries_is_not_locked_out_by_what_he_brings(password: str | None, tags: list[str], stays: bool) -> None:
     """The definitions gave him the password of the old broker: the new one let him in no more."""
     digest = "" if password is None else hash_password(password)
-    users = [{"name": "ann", "password_hash": ""}, {"name": "adm", "password_hash": digest, "tags": tags}]
+    users: list[dict[str, Any]] = [
+        {"name": "ann", "password_hash": ""},
+        {"name": "adm", "password_hash": digest, "tags": tags},
+    ]
     kept, told = _without_us(users, US)
     assert kept == (users[:1] if stays else users)
     assert [one.startswith("user 'adm' stays as he is") for one in told] == [True] * stays
