@@ -174,6 +174,11 @@ THINGS: Mapping[str, Terms] = {
 }
 
 
+LAST, FEW = 8, 16
+"""The last eighth of a thing goes to users who have a sixteenth of it or less: two, of whom each may have half of it,
+would leave nothing to all others.  Of less than sixteen there is no such part."""
+
+
 class Share:
     """One thing that users share, and how much of it each has."""
 
@@ -189,6 +194,7 @@ class Share:
         """Set how many there are in all."""
         self.whole = whole
         self.of_user = max(1, int(whole * self._terms.share))
+        self.last, self.few = whole // LAST, whole // FEW
 
     def of(self, user: str) -> int:
         """How many a user has."""
@@ -212,15 +218,18 @@ class Share:
 
     def refusal(self, who: Who, size: int = 1) -> Unavailable | None:
         """Why somebody may not have so many more."""
-        terms, whose, has, most = self._terms, "", self.taken, self.whole
+        terms, whose, has, most, to = self._terms, "", self.taken, self.whole, ""
+        mine = self._by_user[who.user]
         if ADMINISTRATOR.holds(who.tags):
             most += terms.kept
-        elif self._by_user[who.user] + size > self.of_user:
-            whose, has, most = f" of user {who.user!r}", self._by_user[who.user], self.of_user
+        elif mine + size > self.of_user:
+            whose, has, most = f" of user {who.user!r}", mine, self.of_user
+        elif mine + size > self.few > 0:
+            most, to = most - self.last, f" to users who have more than {self.few}"
         if has + size <= most:
             return None
         return Unavailable(
-            f"{has} {terms.things}{whose} {terms.do}, and {most} are allowed: end some, or try again later"
+            f"{has} {terms.things}{whose} {terms.do}, and {most} are allowed{to}: end some, or try again later"
         )
 
     def take(self, who: Who, size: int = 1) -> None:
