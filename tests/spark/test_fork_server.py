@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,13 @@ def test_what_does_not_hear_is_killed_with_all_that_it_forked(shared: Owner, mod
     pids = {int(one) for _ in range(2) for one in line(process).split()}
     assert len(pids) == 2
     process.kill()
-    process.communicate()
-    eventually(lambda: all(map(is_gone, pids)))
+    try:
+        process.communicate(timeout=20)  # they have its streams
+        eventually(lambda: all(map(is_gone, pids)))
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_variables_that_count_as_a_process_begins_make_it_a_usual_one(shared: Owner, module: Module) -> None:

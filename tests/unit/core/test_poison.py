@@ -157,6 +157,26 @@ def test_a_fenced_reader_of_a_batch_that_is_gone_is_told_of_the_fence(world: Wor
         streams.poison.read("s", 1, 0, epoch=new)
 
 
+def test_a_batch_that_another_query_reads_is_committed_by_that_one_alone(world: World) -> None:
+    """Two queries with one stream and no fence between them: what both have read comes out once."""
+    world.publish("q", *(b"%d" % n for n in range(5)))
+    out, queue = world.declare("out"), world.core.queue("/", "q")
+    topic, streams = world.core.topic("/", "", "out"), world.core.streams
+    epoch = streams.open(world.now, "s", queue).epoch
+    assert streams.plan(world.now, "s", epoch, 0, 5).batch == 1
+    for query in ("first", "second"):
+        streams.poison.read("s", 1, 0, Link(1, query, 0))
+    world.turn()
+    told = "batch 1 of stream 's' is now read by query second, not by first"
+    with pytest.raises(Fenced, match=told):
+        world.core.sink_commit(world.now, Batch("first", 0, [("s", epoch, 1)]), [Publishes(topic, DURABLE, [b"x"])])
+    world.turn()
+    assert (queue.leased, streams.state("s").floor, out.ready) == (5, 0, 0), "nothing of it is done"
+    world.core.sink_commit(world.now, Batch("second", 0, [("s", epoch, 1)]), [Publishes(topic, DURABLE, [b"x"])])
+    world.turn()
+    assert (queue.leased, streams.state("s").floor, out.ready) == (0, 1, 1)
+
+
 def test_what_goes_back_belongs_to_everybody(world: World) -> None:
     """A worker may take what was narrowed away, at its first delivery; the stream goes on with what is left."""
     world.publish("q", *(b"%d" % n for n in range(32)))

@@ -195,6 +195,19 @@ def test_a_batch_is_read_at_once_or_left_whole(both: Both) -> None:
         assert both.check(*good, body, *good) is (body in at_once), body
 
 
+@pytest.mark.parametrize("number", ["%s", "-%s"])
+@pytest.mark.parametrize(
+    "odd", ["0123456789", "00.123456", "123456789.", "123456789.e5", "0x123456789", "12345678x", "x2345678"]
+)
+def test_long_numbers_that_arrow_takes_and_json_does_not_are_told(odd: str, number: str) -> None:
+    """Those of up to eight letters are read another way."""
+    both, text = Both(LikeBodies), (number % odd).encode()
+    for name, good in ((b"id", b"1234567890"), (b"total", b"1234567890.5")):
+        body = b'{"%s":%s}'
+        assert both.check(body % (name, good), body % (name, good))
+        assert not both.check(body % (name, good), body % (name, text))
+
+
 def five_shapes(rows: int) -> list[bytes]:
     return [b'{"id":%d%s}' % (n, b"".join(b',"y%d":%d' % (y, n) for y in range(n % 5))) for n in range(rows)]
 

@@ -69,6 +69,47 @@ def test_a_leader_whose_disk_is_full_is_relieved_where_those_with_room_can_confi
         assert asked.relief({"b"}) == able
 
 
+def test_who_declined_once_is_waited_for_again_when_it_counts_again() -> None:
+    """A person may have it lead: dropped because of what it said long ago, it would lack what is confirmed now."""
+    made = InSync("a", "ab", min_in_sync=1, times=Times(), now=0, waits=True)
+    made.synced(100)
+    made.declines("c")  # which counts for nothing yet
+    for member in "bc":
+        made.acked(member, 100, 100, SECOND, level=True)
+    made.acked("c", 100, 100, 2 * SECOND + Times().level, level=True)
+    both = frozenset("abc")
+    made.asked(both)
+    made.settled(both, 3 * SECOND)
+    made.declines("b")
+    assert made.wanted(4 * SECOND) == set("ac"), "it knows that it is no candidate"
+    made.asked(frozenset("ac"))
+    made.settled(frozenset("ac"), 4 * SECOND)
+    for at in (5, 5 + 2 * Times().level_most // SECOND):
+        made.acked("b", 100, 100, at * SECOND, level=True)
+        made.acked("c", 100, 100, at * SECOND, level=True)
+    made.asked(both)
+    made.settled(both, at * SECOND)
+    later = (at + 100) * SECOND
+    assert made.waited_for(later) == set("bc")
+    assert made.wanted(later) == both
+
+
+def test_a_stream_that_ends_before_its_first_ack_is_nothing() -> None:
+    made = leader("b")
+    made.gone("c")
+    made.declines("c")
+    assert made.counted == {"b"}
+    assert made.wanted(0) == set("ab")
+
+
+def test_files_beside_the_log_are_nowhere_while_too_few_are_in_sync() -> None:
+    """What is answered is on `min_in_sync` disks, as what is confirmed."""
+    for least, kept in ((2, 3), (3, 0)):
+        made = leader("b", least=least)
+        made.keeps("b", 3)
+        assert made.kept_by_all(5) == kept
+
+
 def test_fewer_than_the_least_confirm_nothing() -> None:
     made = leader("b")
     made.gone("b")
