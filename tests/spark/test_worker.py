@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import platform
 import stat
 import subprocess
@@ -25,6 +26,7 @@ from penstock.spark.reading.columns import Layout
 from penstock.spark.reading.parts import RowsPart
 from penstock.spark.sessions import local_sockets
 from penstock.spark.source import PenstockSource
+from spark_java import light_java
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +143,8 @@ with tempfile.TemporaryDirectory(dir="/tmp") as made:
 
 
 def test_a_session_on_this_machine_is_one_of_these() -> None:
-    done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False)
+    environ = {**os.environ, **light_java()}
+    done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False, env=environ)
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
