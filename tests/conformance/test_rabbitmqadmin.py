@@ -104,6 +104,7 @@ def test_a_file_or_an_address_names_the_server(run: Run) -> None:
     assert "Access refused" in run("-U", "http://nobody:wrong@localhost", "list", "queues", status=1)
     assert "declare permission " in run("help", "subcommands", where=False)
     assert "hostname = " in run("help", "config", where=False)
+    assert run("--version", where=False).startswith("rabbitmqadmin 3")
     run("delete", "queue", "name=sent")
 
 
