@@ -11,8 +11,9 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
+from penstock.client.urls import Trust
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
 from penstock.units import format_address, parted_address
@@ -32,12 +33,15 @@ CLOSE_S = 5.0
 """What the answer to a close may take."""
 
 
+TRUSTED_BY = ("ca", "cert", "key")
+"""What a URL may say of TLS: files in PEM."""
+
 AS_REACHED = frozenset({"", "0.0.0.0", "::", "127.0.0.1", "::1"})
 """Hosts of a listener that say nothing to who came from elsewhere: the one that he came by stands."""
 
 
 class Broker(NamedTuple):
-    """Where a broker is, and who asks: `amqp://user:password@host:port/vhost`, `amqps://` with TLS."""
+    """Where a broker is, and who asks: `amqp://user:password@host:port/vhost`, `amqps://` with TLS (`?ca=FILE`)."""
 
     host: str
     port: int
@@ -45,6 +49,7 @@ class Broker(NamedTuple):
     password: str
     vhost: str
     tls: bool
+    trust: Trust = Trust()
 
     @property
     def name(self) -> str:
@@ -69,8 +74,32 @@ def read_address(url: str) -> Broker:
     port = (5671 if tls else 5672) if port is None else port
     secret = parts.password if parts.password is not None else "" if parts.username else "guest"
     return Broker(
-        parts.hostname, port, unquote(parts.username or "guest"), unquote(secret), unquote(parts.path[1:]) or "/", tls
-    )
+        parts.hostname, port, unquote(parts.username or "guest"), unquote(secret), unquote(parts.path[1:]) or "/", tls,
+        _trust_of(url, parts.query),
+    )  # fmt: skip
+
+
+def _trust_of(url: str, query: str) -> Trust:
+    """The files that a URL names for TLS."""
+    said = dict(parse_qsl(query, keep_blank_values=True))
+    for name in said:
+        if name not in TRUSTED_BY:
+            raise InvalidArgument(f"{name!r} of {url.split('?')[-1]!r} is not one of {', '.join(TRUSTED_BY)}")
+    return Trust(*map(said.get, TRUSTED_BY))
+
+
+def tls_of(trust: Trust) -> ssl.SSLContext:
+    """For a client with this trust.  Raises InvalidArgument for files that are none."""
+    try:
+        context = ssl.create_default_context(cafile=trust.ca)
+        if trust.cert is not None:
+            context.load_cert_chain(trust.cert, trust.key)
+    except OSError as error:
+        files = ", ".join(f"{name} {getattr(trust, name)}" for name in TRUSTED_BY if getattr(trust, name))
+        raise InvalidArgument(f"TLS: {files}: {error}") from None
+    if not trust.verify:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def broker_at(url: str, user: str, password: str) -> Broker:
@@ -143,7 +172,7 @@ class Link:
             sock = socket.create_connection((broker.host, broker.port), self._timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if broker.tls:
-                return ssl.create_default_context().wrap_socket(sock, server_hostname=broker.host)
+                return tls_of(broker.trust).wrap_socket(sock, server_hostname=broker.host)
         except OSError as error:
             raise Unavailable(f"no broker answers at {broker.name}: {error}") from error
         return sock

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address
+from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address, tls_of
 from penstock.cli.migration_journal import Journal
 from penstock.cli.migration_pump import Gone, Links, Moved, carry, count
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
@@ -137,7 +137,7 @@ def _ends(
         target = broker_at(new_amqp, user, password)
     else:
         tls, address, port = door_of(client, "amqp", host)
-        target = Broker(address, port or 5672, user, password, "/", tls)
+        target = Broker(address, port or 5672, user, password, "/", tls, client.address.trust)
     secure, there, port = door_of(client, "http", host)
     before = format_address(old.host, 15671 if old.tls else 15672)
     return Ends(
@@ -157,7 +157,10 @@ def _ask(base: str, path: str, who: Broker, body: object = None) -> Any:
     login = base64.b64encode(f"{who.user}:{who.password}".encode()).decode()
     request.add_header("authorization", f"Basic {login}")
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:  # http and https alone: `base` is an address
+        context = tls_of(who.trust) if base.startswith("https") else None
+        with urllib.request.urlopen(
+            request, timeout=60, context=context
+        ) as answer:  # http and https alone: `base` is an address
             data = answer.read()
     except urllib.error.HTTPError as error:
         with error:

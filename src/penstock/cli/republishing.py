@@ -80,7 +80,7 @@ class Republisher:
             tls, host, port = door_of(client, "amqp", address.host)
             if port is None:
                 raise Unavailable("the server has no AMQP door, or does not say where: name it with --amqp")
-            self._broker = Broker(host, port, address.user, address.password, "/", tls)
+            self._broker = Broker(host, port, address.user, address.password, "/", tls, address.trust)
         else:
             self._broker = broker_at(amqp, address.user, address.password)
         self._links: dict[str, Link] = {}

@@ -5,14 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
 from http_lab import Http
 from penstock.cli import amqp_link
-from penstock.cli.amqp_link import Link, read_address
-from penstock.errors import Unavailable
+from penstock.cli.amqp_link import Link, read_address, tls_of
+from penstock.client.urls import Trust
+from penstock.errors import InvalidArgument, Unavailable
 from penstock.testing import Broker
 
 
@@ -53,3 +55,15 @@ def test_who_is_told_that_it_is_closed_hangs_up(monkeypatch: pytest.MonkeyPatch)
         assert hung_up.wait(20)
         closing.join(20)
         assert not closing.is_alive()
+
+
+def test_an_address_names_whom_it_trusts(tmp_path: Path) -> None:
+    """What stood behind a question mark was passed over, and nobody could name a CA of his own."""
+    trust = read_address("amqps://old/v?ca=a.pem&cert=b.pem&key=c.key").trust
+    assert (trust.ca, trust.cert, trust.key) == ("a.pem", "b.pem", "c.key")
+    with pytest.raises(InvalidArgument, match="'cacert' of 'cacert=a.pem' is not one of ca, cert, key"):
+        read_address("amqps://old?cacert=a.pem")
+    (tmp_path / "none.pem").write_text("none")
+    for name in ("none.pem", "missing.pem"):
+        with pytest.raises(InvalidArgument, match=f"TLS: ca .*{name}: "):
+            tls_of(Trust(ca=str(tmp_path / name)))
