@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import InvalidArgument
-from penstock.wire.flight.bookmarks import Point, Span, format_bookmark, parse_point, parse_span
+from penstock.wire.flight.bookmarks import (
+    LISTED_MOST,
+    MARKS_MOST,
+    Point,
+    Span,
+    format_bookmark,
+    parse_mark,
+    parse_point,
+    parse_span,
+    read_marks,
+)
 
 
 def test_a_bookmark_comes_back_as_it_went() -> None:
@@ -42,3 +52,16 @@ def test_colons_within_times_do_not_end_them() -> None:
 def test_what_is_no_bookmark_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_span(text)
+
+
+@pytest.mark.parametrize("text", ["", "0", "1", "NOW", "1|0|", "1|x|", "2024-01-01T00:00:00Z", "1|2|3"])
+def test_what_names_no_message_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"names no message: write its bookmark <origin>\|<lsn>\|, or none"):
+        parse_mark(text, ", or none")
+
+
+def test_there_are_at_most_so_many_at_once() -> None:
+    with pytest.raises(InvalidArgument, match=f"{MARKS_MOST + 1} bookmarks at once; {MARKS_MOST} are allowed"):
+        read_marks(["1|1|"] * (MARKS_MOST + 1))
+    with pytest.raises(InvalidArgument, match=f"a list of {LISTED_MOST + 1} bookmarks; {LISTED_MOST} are allowed"):
+        parse_point(",".join(["1|1|"] * (LISTED_MOST + 1)))

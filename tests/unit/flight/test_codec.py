@@ -95,6 +95,20 @@ def test_durations_count_from_when_it_is_taken_row_by_row() -> None:
     assert upload({"body": [b"1"]}).starts(100) is None
 
 
+@pytest.mark.parametrize(("at", "after"), [("not_before", "delay"), ("expires_at", "expiration")])
+def test_a_row_has_one_time_for_each_thing(at: str, after: str) -> None:
+    stamps = pa.array([None, 7, None], pa.timestamp("us", tz="UTC"))
+    with pytest.raises(InvalidArgument, match=f"row 1 has both {at} and {after}: give one of them"):
+        upload({"body": [b"1"] * 3, at: stamps, after: [5, 5, None]})
+    assert upload({"body": [b"1"] * 3, at: stamps, after: [5, None, None]}).starts(0) in ([5, 7, 0], None)
+
+
+def test_columns_have_names_that_can_be_read_and_one_each() -> None:
+    twice = pa.RecordBatch.from_arrays([pa.array([b"1"]), pa.array([b"2"])], ["body", "body"])
+    with pytest.raises(InvalidArgument, match="column 'body' is there twice"):
+        of_batch(twice, "t", Bounds())
+
+
 @pytest.mark.parametrize("name", ["not_before", "expires_at"])
 @pytest.mark.parametrize("micros", [-1, LATEST + 1, 2**62])
 def test_a_time_that_is_no_date_is_refused(name: str, micros: int) -> None:

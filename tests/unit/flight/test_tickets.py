@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument
+from penstock.wire.fields import Fields
 from penstock.wire.flight import tickets
 from penstock.wire.flight.commands import Consume, LogRange, Plan, Publish, QueueContent, Replay, Subscribe
-from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put
+from penstock.wire.flight.received import CommitWord, Settle, read_word
+from penstock.wire.flight.tickets import command, parse_exchange, parse_get, parse_put, sites_of
 
 
 def test_a_publish_names_its_topic_or_leaves_it_to_the_rows() -> None:
@@ -58,6 +60,7 @@ def test_a_consumer_says_how_long_it_may_be_silent() -> None:
         (b'{"publish": {"publisher": "p", "sequence": 0}}', r"sequence is 0, not in 1\.\."),
         (b'{"publish": {"topic": "' + b"x" * 256 + b'"}}', "has 256 bytes; at most 255"),
         (b'{"stage": {"query": "q", "batch": 1}}', "partition is missing"),
+        (b'{"stage": {"query": "q", "batch": 1, "partition": 0, "mandatory": true}}', "mandatory goes with a topic"),
         (b'{"stage": {"query": "", "batch": 1, "partition": 0}}', "query is empty"),
         (b'{"stage": {"query": "q", "batch": true, "partition": 0}}', "batch is true, not a whole number"),
     ],
@@ -160,3 +163,58 @@ def test_no_json_does_anything_but_parse_or_be_refused(value: object) -> None:
     for parse in (parse_put, parse_get, parse_exchange):
         with contextlib.suppress(InvalidArgument):
             parse(orjson.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
+        ([["a", "1", "g"]] * (tickets.SITES_MOST + 1), f"{tickets.SITES_MOST + 1} sites; {tickets.SITES_MOST} are the"),
+        ([["a", "1"]], "is no site: name, origin and group"),
+        ([7], "7 is no site: name, origin and group"),
+        ([["a", 1, "g"]], "origin 1 is no number of a log"),
+        ([["a", "1x", "g"]], "origin '1x' is no number of a log"),
+        ([["a", str(2**64), "g"]], f"origin '{2**64}' is no number of a log"),
+        ([[1, "1", "g"]], "is no site: its name and its group are texts"),
+        ([["a", "1", None]], "is no site: its name and its group are texts"),
+        ([["", "1", "g"]], "is no site: its name and its group are texts"),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_a_wrong_site_says_what_is_wrong(sites: list[object], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        sites_of(Fields("link", {"sites": sites}), "sites")
+
+
+SETTLE: list[object] = ["c", "q", 7, 1, "ack", None, None]
+
+
+@pytest.mark.parametrize(
+    ("settles", "said"),
+    [
+        ({}, r"settles is \{\}, not a list"),
+        ([SETTLE] * 40_000, "transact metadata has .* bytes of JSON; at most 1048576 are read"),
+        ([7], r"7 is no settle: \[consumer, queue, lsn, attempt, verb, delay, reason\]"),
+        ([SETTLE[:6]], "is no settle"),
+        *(
+            ([[*SETTLE[:at], value, *SETTLE[at + 1 :]]], said)
+            for at, values, said in (
+                (0, (None, 1), "consumer and queue are text"),
+                (1, (1, []), "consumer and queue are text"),
+                (2, (-1, True, "7", 1.5, None), "lsn, attempt and delay are whole numbers from 0 on"),
+                (3, (-1, None), "lsn, attempt and delay are whole numbers from 0 on"),
+                (4, ("acc", None, {}, []), "verb .* is unknown"),
+                (5, (-1, "1"), "lsn, attempt and delay are whole numbers from 0 on"),
+                (6, (1, "x" * 2041), "reason is text of at most 2040 bytes"),
+            )
+            for value in values
+        ),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_a_wrong_settle_of_a_transaction_says_what_is_wrong(settles: object, said: str) -> None:
+    def word(settles: object) -> bytes:
+        return orjson.dumps({"commit": {"rows": 0, "settles": settles}})
+
+    assert read_word(word([SETTLE])) == CommitWord(0, (Settle("c", "q", 7, 1, "ack", None, None),))
+    with pytest.raises(InvalidArgument, match=said):
+        read_word(word(settles))

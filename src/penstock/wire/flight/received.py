@@ -221,8 +221,6 @@ def check_sent(batch: pa.RecordBatch, what: str) -> None:
 
 VERBS = ("ack", "release", "retry", "cancel", "reject", "expire")
 
-SETTLES_MOST = 1_000_000
-
 
 @dataclass(frozen=True, slots=True)
 class Settle:
@@ -267,10 +265,7 @@ def read_word(metadata: bytes) -> Goal | CommitWord:
     items: object = commit.rest().pop("settles", [])
     if not isinstance(items, list):
         raise InvalidArgument(f"transact: settles is {shown(items)}, not a list")
-    found = cast("list[object]", items)
-    if len(found) > SETTLES_MOST:
-        raise InvalidArgument(f"transact: {len(found)} settles; at most {SETTLES_MOST} are allowed")
-    return CommitWord(rows, tuple([_settle(one) for one in found]))
+    return CommitWord(rows, tuple([_settle(one) for one in cast("list[object]", items)]))
 
 
 def _settle(item: object) -> Settle:
