@@ -85,7 +85,7 @@ def _trust_of(url: str, query: str) -> Trust:
     for name in said:
         if name not in TRUSTED_BY:
             raise InvalidArgument(f"{name!r} of {url.split('?')[-1]!r} is not one of {', '.join(TRUSTED_BY)}")
-    return Trust(*map(said.get, TRUSTED_BY))
+    return Trust(said.get("ca"), said.get("cert"), said.get("key"))
 
 
 def tls_of(trust: Trust) -> ssl.SSLContext:
