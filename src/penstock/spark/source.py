@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
 from penstock.spark.remote import BATCH_PATIENCE_S, remote
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.spark.reading.batch import SnapshotReader
     from penstock.spark.reading.columns import Layout
-    from penstock.spark.reading.stream import StreamReader
+    from penstock.spark.reading.stream import RefusedReader, StreamReader
     from penstock.spark.sink import BatchWriter, StreamWriter
 
 EXAMPLES = 1_000
@@ -73,8 +73,16 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
         refuse_idle(options, LOG if options.log else VIEW if options.view else QUEUE if options.queue else TOPIC)
         return SnapshotReader(options, self._layout(options, schema))
 
-    def streamReader(self, schema: Any) -> StreamReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: Any) -> StreamReader | RefusedReader:  # noqa: N802 - Spark's name
         """A stream, in mode `queue` when a queue is read and in mode `log` when a topic is."""
+        from penstock.spark.reading.stream import RefusedReader
+
+        try:
+            return self._stream_reader(schema)
+        except PenstockError as error:
+            return RefusedReader(error)
+
+    def _stream_reader(self, schema: Any) -> StreamReader:
         from penstock.spark.reading.queue_stream import ChangesStreamReader, QueueStreamReader
         from penstock.spark.reading.stream import LogStreamReader
 

@@ -18,13 +18,13 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
@@ -42,6 +42,22 @@ BACKLOG_S = 1.0
 
 Offset = dict[str, Any]
 """As Spark keeps it."""
+
+
+class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
+    """In the place of a reader whose options were refused: it says so when it is asked for anything.
+
+    Of one that was never made Spark looks for a way to stop it, and says last that it finds none.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._error
+
+    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815  # pyright: ignore[reportAssignmentType]
+    initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815  # pyright: ignore[reportAssignmentType]
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
