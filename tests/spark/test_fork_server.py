@@ -233,6 +233,30 @@ def test_when_the_one_that_forks_is_killed_work_goes_on_and_it_is_said_once(modu
     owner.end()
 
 
+DIES = """
+import os, signal, sys
+
+fork = os.fork
+
+def fork_and_die():
+    if (pid := fork()) and "penstock.spark.fork_server" in sys.orig_argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pid
+
+os.fork = fork_and_die
+"""
+"""Of a Python that begins: whoever forks has no moment left."""
+
+
+def test_what_is_forked_as_the_one_that_forks_is_killed_runs_once(module: Module, tmp_path_factory: Any) -> None:
+    folder: Path = tmp_path_factory.mktemp("dies")
+    (folder / "sitecustomize.py").write_text(DIES)
+    owner = Owner({"PYTHONPATH": str(folder)})
+    status, out, errors = module.ran(owner, "import sys; print(sys.stdin.read())", given="its work")
+    assert (status, out) == (1, "its work\n"), errors
+    owner.end()
+
+
 def test_a_process_with_threads_is_not_forked_from(module: Module) -> None:
     """A copy would have none of them, and perhaps the locks that they held."""
     started = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"

@@ -64,7 +64,7 @@ def main() -> None:
         except OSError:
             said = b""
     if server is None or said != BEGUN:
-        if said != REFUSED:
+        if not said:
             say_once(path)
         os.execv(sys.executable, [sys.executable, *arguments])
     os.closerange(0, 3)  # they are the other one's

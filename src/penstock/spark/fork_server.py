@@ -260,6 +260,7 @@ class ForkServer:
             self._refuse(fd)
         else:
             if pid == 0:
+                self._tell(fd, BEGUN)  # by who runs: were this to end before it is told, another would run as well
                 self._forget(fd)
                 become(request.environ, fds)
                 return request
@@ -267,7 +268,6 @@ class ForkServer:
                 self._refuse(fd)
             else:
                 self._pids[fd] = pid
-                self._tell(fd, BEGUN)
         for one in fds:
             os.close(one)
         return None
