@@ -45,9 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     What is loaded stays: a seventh of what collecting took was looking again and again for garbage in it.
     """
     gc.disable()
-    given = getattr(config, "workerinput", None)
-    if given and is_aside(given["workerid"], given["workercount"]):
-        step_aside(note_of(given))
     with_loaded_children()
     config.pluginmanager.register(Costs())
 
@@ -121,11 +118,17 @@ def quiet_restores() -> Iterator[None]:
         yield
 
 
-def pytest_collection_finish() -> None:
-    """Thousands of tests and their modules stay to the end: no collection of cycles walks them again."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Thousands of tests and their modules stay to the end: no collection of cycles walks them again.
+
+    All processes wait until each knows its tests, so the one aside steps back after that alone.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()
+    given = getattr(session.config, "workerinput", None)
+    if given and is_aside(given["workerid"], given["workercount"]):
+        step_aside(note_of(given))
 
 
 @pytest.hookimpl(wrapper=True)
