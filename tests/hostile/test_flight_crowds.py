@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -175,25 +176,26 @@ def test_calls_without_number_on_a_connection_do_not_end_the_door(
 BODIES = pa.table({"body": [bytes(1 << 20)] * 32})
 
 
-def test_small_calls_that_are_let_in_are_a_flood_and_a_large_upload_is_none(server: LiveServer, door: int) -> None:
+def test_small_calls_that_are_let_in_are_a_flood_and_a_large_upload_is_none(tmp_path: Path) -> None:
     """Each gave its connection more than it took, so that others were cut: first of all who had a batch on its way."""
-    assert server.process is not None
-    over = threading.Event()
-    uploaded, failed = list[int](), list[PenstockError]()
+    with serving(tmp_path, USERS) as server:
+        assert server.process is not None
+        door, over = door_of(server.process.pid), threading.Event()
+        uploaded, failed = list[int](), list[PenstockError]()
 
-    def upload() -> None:
-        try:
-            with penstock.connect(url_of(server).replace("guest:guest", "other:other"), timeout=60) as client:
-                while not over.is_set():
-                    uploaded.append(client.publish_table("q", BODIES, mandatory=False).rows)
-        except PenstockError as error:
-            failed.append(error)
+        def upload() -> None:
+            try:
+                with penstock.connect(url_of(server).replace("guest:guest", "other:other"), timeout=60) as client:
+                    while not over.is_set():
+                        uploaded.append(client.publish_table("q", BODIES, mandatory=False).rows)
+            except PenstockError as error:
+                failed.append(error)
 
-    thread = threading.Thread(target=upload, daemon=True)
-    thread.start()
-    eventually(lambda: bool(uploaded or failed), "nothing is uploaded")
-    flooded(server.ready["flight"], b"DoAction", "guest:guest", whole=True)
-    over.set()
-    thread.join(90)
-    assert not failed, server.output()
-    assert door_of(server.process.pid) == door, server.output()
+        thread = threading.Thread(target=upload, daemon=True)
+        thread.start()
+        eventually(lambda: bool(uploaded or failed), "nothing is uploaded")
+        flooded(server.ready["flight"], b"DoAction", "guest:guest", whole=True)
+        over.set()
+        thread.join(90)
+        assert not failed, server.output()
+        assert door_of(server.process.pid) == door, server.output()
