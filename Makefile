@@ -182,6 +182,7 @@ conformance: $(STAMP) $(OLDER) $(FASTSTREAM) $(SUITES) $(AMQPLIB)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 	@PENSTOCK_SERVER__DOORS=2 $(PYTHON_IN) -m pytest tests/conformance/test_pika_*.py tests/conformance/test_close_codes.py \
 		tests/conformance/test_connection_ends.py tests/conformance/test_tls.py tests/conformance/test_management.py $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory pyright-whole
 
 # What who installs today gets: the newest release of everything, where `test` has those of the lock.
 test-newest:

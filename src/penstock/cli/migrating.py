@@ -242,10 +242,10 @@ def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
 
 def _delivery_limit(queue: dict[str, Any]) -> int | None:
     """After so many returns a message of this queue dies in the old broker."""
-    ruled = queue.get("effective_policy_definition")
-    found = [
+    ruled: Any = queue.get("effective_policy_definition")
+    found: list[object] = [
         queue.get("arguments", {}).get("x-delivery-limit"),
-        ruled.get("delivery-limit") if isinstance(ruled, dict) else None,
+        cast("dict[str, Any]", ruled).get("delivery-limit") if isinstance(ruled, dict) else None,
     ]
     return min((one for one in found if isinstance(one, int) and one >= 0), default=None)
 

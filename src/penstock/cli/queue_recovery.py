@@ -178,8 +178,8 @@ def _there(view: View, lsns: Ints) -> Ints:
         rest = at
         for batch in view.outlines(int(lsns[at]), int(lsns[-1]) + 1):
             rows = column(batch, "lsn", "<i8")
-            messages = rows[column(batch, "kind", "<i1") <= int(Kind.PUBLISH_TRANSIENT)]
-            stop = int(np.searchsorted(lsns, rows[-1], side="right"))
+            messages: Ints = rows[column(batch, "kind", "<i1") <= int(Kind.PUBLISH_TRANSIENT)]
+            stop = int(np.searchsorted(lsns, int(rows[-1]), side="right"))
             parts.append(lsns[at:stop][np.isin(lsns[at:stop], messages)])
             at = stop
             if at == len(lsns) or lsns[at] > rows[-1] + FAR:

@@ -369,12 +369,10 @@ def as_written(path: Path_, data: object) -> Path_:
     """Without the number 0 where a table stands for a list of one, and names of the types that a value is none of."""
     out: list[str | int] = []
     for part in path:
-        table = table_of(data)
+        table, listed = table_of(data), isinstance(data, list)
         if _is_value(data):
             break
-        if isinstance(part, str) and (
-            isinstance(data, list) or (table is not None and part not in table and _TYPE.match(part))
-        ):
+        if isinstance(part, str) and (listed or (table is not None and part not in table and _TYPE.match(part))):
             continue
         if table is not None and isinstance(part, int):
             if out[-1:] != ["expect"]:

@@ -154,7 +154,9 @@ class Cluster:
     def shown(self) -> dict[str, object]:
         """What probes are told, who have no login: no names, no addresses."""
         names = ("role", "term", "confirm", "enough", "lsn", "committed_lsn", "trouble", "connected")
-        counts = {name: len(self.known[name]) for name in ("members", "in_sync") if name in self.known}
+        counts: dict[str, object] = {
+            name: len(self.known[name]) for name in ("members", "in_sync") if name in self.known
+        }
         return {name: self.known[name] for name in names if name in self.known} | counts
 
     def out_of_sync(self) -> str:

@@ -203,7 +203,7 @@ class EtcdRegister:
 
 
 def _kept(said: Any) -> Kept:
-    kept = said.get("kvs") or []
+    kept: list[Any] = said.get("kvs") or []
     if not kept:
         int(said["header"]["revision"])  # who else says an empty object has no value for us either
         return Kept(0, b"")

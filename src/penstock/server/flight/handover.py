@@ -113,7 +113,7 @@ class Handover:
         self._wake = wake
         self._waiting: deque[Callable[[], None]] = deque()
         self._pending = False  # a wake is on its way
-        self._open = set[Answer[Any]]()  # that wait for something
+        self._open: set[Answer[Any]] = set()  # that wait for something
         self._closed: str | None = None
         engine.on_broken.append(self._broken)
 
@@ -248,7 +248,8 @@ class Handover:
         self._fail_open(LogBroken(f"the log is broken: {reason}; whether this was stored is unknown"))
 
     def _fail_open(self, error: PenstockError) -> None:
-        failed, self._open = self._open, set()
+        failed = [*self._open]
+        self._open.clear()
         for answer in failed:
             answer.fail(error)
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from penstock.config.foreign.rabbitmq_people import lost_by, voids_in
 from penstock.config.queue_arguments import MIRRORS, NO_MIRRORS, arguments_of, queue_settings
@@ -22,6 +22,7 @@ from penstock.core.topology.topology import DEFAULT, PREDECLARED
 from penstock.errors import AccessRefused, InvalidArgument, PenstockError
 from penstock.operations import people, queues, topology, vhosts
 from penstock.operations.vhosts import DELETE_POLICY, LIMIT_MOST, SET_POLICY, policy_of
+from penstock.records.dataclass import dataclass
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import ADMINISTERS, RULES, without_right
 from penstock.server.http.administration import (
@@ -240,7 +241,7 @@ class Taking:
             raise InvalidArgument(f"vhost '{vhost}' does not exist")
         return vhost
 
-    def _user(self, one: Lenient) -> None:
+    def look_at_user(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a user")
         self.warnings += [one.told(f"user: {sentence}") for sentence in without_right(tags_of(one))]
         _limits(one, USER_LIMITS)
@@ -251,25 +252,25 @@ class Taking:
     def _algorithm(one: Lenient) -> str:
         return one.text("hashing_algorithm", SHA256)
 
-    def _vhost(self, one: Lenient) -> None:
+    def look_at_vhost(self, one: Lenient) -> None:
         vhosts.check_name(short(one.text("name"), "the name of a vhost"))
         description_of(one)
         _limits(one, VHOST_LIMITS)
 
-    def _permission(self, one: Lenient) -> None:
+    def look_at_permission(self, one: Lenient) -> None:
         self._where(one)
         one.text("user")
         for kind in ("configure", "write", "read"):
             check_pattern(kind, one.text(kind))
 
-    def _topic_permission(self, one: Lenient) -> None:
+    def look_at_topic_permission(self, one: Lenient) -> None:
         self._where(one)
         one.text("user")
         short(one.text("exchange"), "the name of an exchange")
         for kind in ("write", "read"):
             check_pattern(kind, one.text(kind))
 
-    def _parameter(self, one: Lenient) -> None:
+    def look_at_parameter(self, one: Lenient) -> None:
         vhost, component = self._where(one), one.text("component")
         value = one.table("value")
         fields = type(one)(value)
@@ -281,14 +282,14 @@ class Taking:
         else:
             raise InvalidArgument(f"component '{component[:60]}' is not one of {OPERATOR}, {LIMITS}")
 
-    def _global(self, one: Lenient) -> None:
+    def look_at_global(self, one: Lenient) -> None:
         short(one.text("name"), "the name of a value")
         one.shallow("value", one.values.get("value"))
 
-    def _policy(self, one: Lenient) -> None:
+    def look_at_policy(self, one: Lenient) -> None:
         policy_of(one.text("name"), self._where(one), operator=False, **policy_fields(one))
 
-    def _queue(self, one: Lenient) -> None:
+    def look_at_queue(self, one: Lenient) -> None:
         name, vhost = short(one.text("name"), "the name of a queue"), self._where(one)
         one.flag("durable", True)
         one.flag("auto_delete", False)
@@ -298,7 +299,7 @@ class Taking:
         if self._core.find_queue(vhost, name) is None:
             check_settings(vhost, name, queue_settings(arguments, queue=name, vhost=vhost), by_arguments=True)
 
-    def _exchange(self, one: Lenient) -> None:
+    def look_at_exchange(self, one: Lenient) -> None:
         self._where(one)
         short(one.text("name"), "the name of an exchange")
         one.text("type")
@@ -306,7 +307,7 @@ class Taking:
             one.flag(key, False)
         one.table("arguments")
 
-    def _binding(self, one: Lenient) -> None:
+    def look_at_binding(self, one: Lenient) -> None:
         self._where(one)
         for key in ("source", "destination", "routing_key"):
             short(one.text(key), key)
@@ -439,7 +440,8 @@ def _limits(one: Lenient, known: Sequence[str]) -> dict[str, int]:
     return {name: limits.number(name, -1, LIMIT_MOST) for name in limits.values}
 
 
-class Section(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Section:
     """Objects of a document."""
 
     out: Callable[[Definitions, str | None], Iterable[Mapping[str, object]]]  # those that there are
@@ -447,23 +449,26 @@ class Section(NamedTuple):
 
 
 SECTIONS: Mapping[str, Section] = {
-    "users": Section(lambda house, _: house.users_of_run_time(), Taking._user),
+    "users": Section(lambda house, _: house.users_of_run_time(), Taking.look_at_user),
     "vhosts": Section(
-        lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()], Taking._vhost
+        lambda house, _: [{"name": one, **more} for one, more in house.accounts.vhosts.items()], Taking.look_at_vhost
     ),
-    "permissions": Section(lambda house, _: house.permissions_of_run_time(), Taking._permission),
-    "topic_permissions": Section(lambda house, _: house.topic_permissions_of_run_time(), Taking._topic_permission),
-    "parameters": Section(lambda house, vhost: parameters(house, NOBODY, None, vhost), Taking._parameter),
-    "global_parameters": Section(lambda house, _: vhosts.values(house, NOBODY), Taking._global),
+    "permissions": Section(lambda house, _: house.permissions_of_run_time(), Taking.look_at_permission),
+    "topic_permissions": Section(
+        lambda house, _: house.topic_permissions_of_run_time(), Taking.look_at_topic_permission
+    ),
+    "parameters": Section(lambda house, vhost: parameters(house, NOBODY, None, vhost), Taking.look_at_parameter),
+    "global_parameters": Section(lambda house, _: vhosts.values(house, NOBODY), Taking.look_at_global),
     "policies": Section(
-        lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)), Taking._policy
+        lambda house, vhost: map(policy_item, vhosts.policies(house, NOBODY, vhost, operator=False)),
+        Taking.look_at_policy,
     ),
-    "queues": Section(lambda house, vhost: house.shared_queues(vhost), Taking._queue),
+    "queues": Section(lambda house, vhost: house.shared_queues(vhost), Taking.look_at_queue),
     "exchanges": Section(
         lambda house, vhost: (
             one for one in topology.exchanges(house, NOBODY, vhost) if one["name"] not in PREDECLARED
         ),
-        Taking._exchange,
+        Taking.look_at_exchange,
     ),
-    "bindings": Section(lambda house, vhost: house.shared_bindings(vhost), Taking._binding),
+    "bindings": Section(lambda house, vhost: house.shared_bindings(vhost), Taking.look_at_binding),
 }

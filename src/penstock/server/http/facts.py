@@ -95,7 +95,7 @@ def metrics_of(server: Server, version: str, progress: Progress | None) -> Metri
             "penstock_recovering": True,
             "rabbitmq_process_resident_memory_bytes": resident_bytes(),
         }
-        alarms = {} if server.cluster is None else server.cluster.alarms
+        alarms = () if server.cluster is None else server.cluster.alarms
         return Metrics(node, cluster, version, early, alarms=dict.fromkeys(alarms, 1))
     engine, counters, pauses = server.engine, server.counters, server.pulse.pauses()
     segments, sessions = server.log.segments(), server.amqp.sessions
