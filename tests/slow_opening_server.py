@@ -9,6 +9,7 @@ from penstock.cli.main import main
 from penstock.server import app
 
 OPENS_S = 5.0
+"""As a large log does: longer than the lease and the stall of the cluster that has it, which a takeover is to bear."""
 
 if __name__ == "__main__":
     opened = app.open_core

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from penstock.server.base.progress import Progress, Show
 
-
 Say: TypeAlias = "Callable[[str], object]"
 """Takes a line for people."""
 
@@ -288,10 +287,6 @@ def line() -> Show | None:
     return Line() if sys.stderr.isatty() else None
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 MEMBER = b"penstock.server.cluster.process"
 
 
@@ -356,3 +351,7 @@ def _open_in(process: int) -> set[str]:
             with suppress(OSError):  # closed meanwhile, as the one that lists them
                 found.add(str(fd.readlink()))
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

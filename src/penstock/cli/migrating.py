@@ -23,7 +23,7 @@ from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_addres
 from penstock.cli.migration_journal import Journal
 from penstock.cli.migration_pump import Gone, Links, Moved, carry, count
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
-from penstock.config.foreign.rabbitmq_plugins import without_plugins
+from penstock.config.foreign.rabbitmq_plugins import objects, without_plugins
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import Tag
@@ -157,10 +157,8 @@ def _ask(base: str, path: str, who: Broker, body: object = None) -> Any:
     login = base64.b64encode(f"{who.user}:{who.password}".encode()).decode()
     request.add_header("authorization", f"Basic {login}")
     try:
-        context = tls_of(who.trust) if base.startswith("https") else None
-        with urllib.request.urlopen(
-            request, timeout=60, context=context
-        ) as answer:  # http and https alone: `base` is an address
+        context = tls_of(who.trust) if base.startswith("https") else None  # http and https alone: it is an address
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             data = answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -181,9 +179,12 @@ def _reason(data: bytes) -> str:
 
 def _define(ends: Ends) -> list[str]:
     """Take definitions over; what is not the same here, a sentence each."""
-    found = cast("dict[str, Any]", _ask(ends.old_http, "definitions", ends.old))
-    taken, told = without_plugins(found)
-    taken["users"], us = _without_us(taken.get("users", []), ends.new)
+    found = _ask(ends.old_http, "definitions", ends.old)
+    try:
+        taken, told = without_plugins(found)
+        taken["users"], us = _without_us(objects(found, "users"), ends.new)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{ends.old_http} exports no definitions of RabbitMQ: {error}") from None
     try:
         answer = cast("dict[str, list[str]] | None", _ask(ends.new_http, "definitions", ends.new, taken))
     except Refused as error:
@@ -222,7 +223,7 @@ def _is_as(user: dict[str, Any], us: Broker) -> bool:
 
 def _queues(ends: Ends, names: Sequence[str]) -> list[Moved]:
     """The queues of the old broker that are asked for, with the reason for those that cannot come."""
-    found = cast("list[dict[str, Any]]", _ask(ends.old_http, "queues", ends.old))
+    found = objects({"queues": _ask(ends.old_http, "queues", ends.old)}, "queues")
     out = [
         Moved(
             one["vhost"],

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from penstock.config.foreign.rabbitmq_plugins import without_plugins
+from penstock.errors import InvalidArgument
 
 
 def exchange(name: str, kind: str) -> dict[str, Any]:
@@ -55,3 +58,19 @@ def test_what_plugins_have_is_left_out_and_all_of_it_told() -> None:
 def test_a_document_without_them_is_the_same() -> None:
     document = {"parameters": [], "policies": [], "exchanges": [exchange("shop", "topic")], "bindings": []}
     assert without_plugins(document) == (document, [])
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        (["a"], r"is not an object"),
+        (None, r"null is not an object"),
+        ({"parameters": {"a": 1}}, r"parameters: .* is not a list of objects"),
+        ({"exchanges": ["shop"]}, r"exchanges: .* is not a list of objects"),
+        ({"policies": [{"name": "p", "definition": []}]}, r'policies\[0\] "p": definition .* is not an object'),
+    ],
+)
+def test_what_is_no_export_is_told(document: Any, told: str) -> None:
+    """As of another server, where the address was wrong."""
+    with pytest.raises(InvalidArgument, match=told):
+        without_plugins(document)

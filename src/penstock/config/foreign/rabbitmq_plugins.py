@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.config.foreign.rabbitmq import OPERATOR_COMPONENT, VHOST_COMPONENT
 from penstock.config.queue_arguments import NOT_HERE
+from penstock.errors import InvalidArgument, shown
 from penstock.records.declared_types import EXCHANGE_TYPES
 
 COMPONENTS = (OPERATOR_COMPONENT, VHOST_COMPONENT)
@@ -27,8 +28,9 @@ class Item(NamedTuple):
 def without_plugins(definitions: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """The document without them, and a sentence for each thing that is left out."""
     told: list[str] = []
+    parameters = [*_parameters(definitions, told)]
     taken = dict(definitions)
-    taken["parameters"] = [*_parameters(definitions, told)]
+    taken["parameters"] = parameters
     taken["policies"] = [*_policies(definitions, told)]
     strange: set[tuple[str, str]] = set()
     taken["exchanges"] = [*_exchanges(definitions, strange, told)]
@@ -36,9 +38,19 @@ def without_plugins(definitions: Mapping[str, Any]) -> tuple[dict[str, Any], lis
     return taken, told
 
 
+def objects(definitions: object, section: str) -> list[dict[str, Any]]:
+    """A section of the document.  InvalidArgument where it, or the document, is no such thing."""
+    if not isinstance(definitions, Mapping):
+        raise InvalidArgument(f"{shown(definitions)} is not an object")
+    found: Any = cast("Mapping[str, Any]", definitions).get(section, [])
+    given = cast("list[object]", found)
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in given):
+        raise InvalidArgument(f"{section}: {shown(given)} is not a list of objects")
+    return cast("list[dict[str, Any]]", given)
+
+
 def _items(definitions: Mapping[str, Any], section: str) -> Iterator[Item]:
-    found = cast("list[dict[str, Any]]", definitions.get(section, []))
-    for index, values in enumerate(found):
+    for index, values in enumerate(objects(definitions, section)):
         place = f"{section}[{index}]"
         name = values.get("name")
         yield Item(f'{place} "{name}"' if name else place, values)
@@ -55,7 +67,10 @@ def _parameters(definitions: Mapping[str, Any], told: list[str]) -> Iterator[dic
 
 def _policies(definitions: Mapping[str, Any], told: list[str]) -> Iterator[dict[str, Any]]:
     for place, values in _items(definitions, "policies"):
-        given = cast("dict[str, Any]", values.get("definition", {}))
+        found = values.get("definition", {})
+        if not isinstance(found, dict):
+            raise InvalidArgument(f"{place}: definition {shown(found)} is not an object")
+        given = cast("dict[str, Any]", found)
         kept = {key: value for key, value in given.items() if key not in NOT_HERE}
         told += [f"{place}: {key} is left out: {NOT_HERE[key]}" for key in given if key in NOT_HERE]
         if kept or not given:
