@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from choices import EFFORT, examples
+from collected import Collected
 from costs import Costs
 from forked import with_loaded_children
 from penstock.core.commands.containing import Containing
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     with_loaded_children()
     config.pluginmanager.register(Costs())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Collected())
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -118,17 +121,20 @@ def quiet_restores() -> Iterator[None]:
         yield
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Thousands of tests and their modules stay to the end: no collection of cycles walks them again.
-
-    All processes wait until each knows its tests, so the one aside steps back after that alone.
-    """
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules stay to the end: no collection of cycles walks them again."""
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """All processes wait until each knows its tests, so the one aside steps back after that alone."""
     given = getattr(session.config, "workerinput", None)
     if given and is_aside(given["workerid"], given["workercount"]):
         step_aside(note_of(given))
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,11 +41,14 @@ class Costs:
     def __init__(self) -> None:
         self.files = Counter[str]()
         self.before = 0.0
+        self.process = os.getpid()
 
-    def pytest_collection_finish(self) -> None:
-        """What loading the tests costs is nobody's alone."""
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """What loading the tests costs is nobody's alone, and nothing to a copy of who has done so."""
         self.before = spent()
-        self.files["(loading and collecting)"] = self.before  # type: ignore[assignment]
+        self.files["(loading and collecting)"] = self.before if self.process == os.getpid() else 0.0  # type: ignore[assignment]
+        return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(

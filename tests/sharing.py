@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -126,9 +126,18 @@ class Shares(LoadScopeScheduling):
     """Shares to processes as these become free."""
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        """Who waits for what is alone goes on when that has ended; the one aside comes back when all others have."""
-        super().mark_test_complete(node, item_index, duration)
-        group = place_of(self._split_scope(self.registered_collections[node][item_index]))[0]
+        """Who waits for what is alone goes on when that has ended; the one aside comes back when all others have.
+
+        What is done is forgotten: who counts what is left goes over it after each of thousands of tests.
+        """
+        test = self.registered_collections[node][item_index]
+        share = self._split_scope(test)
+        tests = self.assigned_work[node][share]
+        del tests[test]
+        if not tests:
+            del self.assigned_work[node][share]
+        self._reschedule(node)
+        group = place_of(share)[0]
         if group == FIRST:
             for other in self.nodes:
                 self._reschedule(other)
@@ -137,10 +146,24 @@ class Shares(LoadScopeScheduling):
         ):
             come_back(note_of(node.workerinput))
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """What a process has died of is not run by others, as all else is that it had."""
+        work = self.assigned_work[node]
+        died_of = next(((share, test) for share, tests in work.items() for test in tests), None)
+        if died_of is not None:
+            share, test = died_of
+            del work[share][test]
+            if not work[share]:
+                del work[share]
+        super().remove_node(node)
+        return died_of and died_of[1]
+
     def _taken(self, nodes: Iterable[WorkerController]) -> Iterator[str]:
         """Shares that these have, and have not run to their end."""
-        for node in nodes:
-            yield from (share for share, tests in self.assigned_work[node].items() if not all(tests.values()))
+        return chain.from_iterable(self.assigned_work[node] for node in nodes)
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        return sum(map(len, workload.values()))
 
     def _split_scope(self, nodeid: str) -> str:
         return share_of(nodeid.partition("::")[0])
@@ -155,8 +178,14 @@ class Shares(LoadScopeScheduling):
     def _assign_work_unit(self, node: WorkerController) -> None:
         share = self._next(node)
         if share is not None:
-            self.workqueue.move_to_end(share, last=False)
-            super()._assign_work_unit(node)
+            tests = self.assigned_work[node][share] = self.workqueue.pop(share)
+            node.send_runtest_some([self._places[test] for test in tests])
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """Of each test in the collection, which all processes have."""
+        assert self.collection is not None
+        return {test: place for place, test in enumerate(self.collection)}
 
     def _reschedule(self, node: WorkerController) -> None:
         """A process begins its last test when it knows of another one, or that there is none."""

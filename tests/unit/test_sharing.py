@@ -49,8 +49,8 @@ Done = list[tuple[str, str, list[str]]]
 """Each test in the order of their ends: where it ran, its share, and the shares that were beside it."""
 
 
-def run(count: int, tests: list[str], chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[Done, list[int]]:
-    """What was done, and how much of it when the one aside was let come back."""
+def shared_among(count: int, tests: list[str]) -> tuple[Shares, list[Any]]:
+    """A scheduler and its processes, each of which knows what to begin with."""
     config: Any = SimpleNamespace(
         getvalue=lambda _: ["popen"] * count, option=SimpleNamespace(loadscopereorder=False), rootpath=Path()
     )
@@ -60,6 +60,12 @@ def run(count: int, tests: list[str], chance: random.Random, monkeypatch: pytest
         shares.add_node(one)
         shares.add_node_collection(one, tests)
     shares.schedule()
+    return shares, processes
+
+
+def run(count: int, tests: list[str], chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> tuple[Done, list[int]]:
+    """What was done, and how much of it when the one aside was let come back."""
+    shares, processes = shared_among(count, tests)
     done, came_back = Done(), list[int]()
     monkeypatch.setattr(sharing, "come_back", lambda note: came_back.append(len(done)))
     while busy := [one for one in processes if one.begins]:
@@ -95,6 +101,28 @@ def test_each_test_is_run_once_and_what_is_alone_has_nothing_beside_it_that_know
         clocks = [at for at, (_, share, _) in enumerate(done, 1) if place_of(share)[0] != LAST]
         assert came_back == clocks[-1:]
     assert len(busy) >= min(count, PROCESSES + 1), "some wait for ever"
+
+
+def test_what_a_process_has_died_of_is_not_run_again_and_all_else_that_it_had_is() -> None:
+    tests = [f"tests/unit/any/test_{file}.py::test_{number}" for file in "abc" for number in range(3)]
+    shares, [first, second] = shared_among(2, tests)
+    shares.mark_test_complete(first, first.given.pop(0))
+    lost = [tests[index] for index in first.given]
+    assert shares.remove_node(first) == lost[0]
+    third: Any = Process("gw2")
+    shares.add_node(third)
+    shares.add_node_collection(third, tests)
+    shares.schedule()
+    done = list[str]()
+    while busy := [one for one in (second, third) if one.begins]:
+        for one in busy:
+            index = one.given.pop(0)
+            done.append(tests[index])
+            shares.mark_test_complete(one, index)
+    assert shares.tests_finished
+    assert sorted(done) == sorted({*tests} - {tests[0], lost[0]})
+    assert shares.remove_node(second) is None
+    assert shares.remove_node(third) is None
 
 
 ASIDE = """
