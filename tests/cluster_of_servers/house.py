@@ -349,8 +349,8 @@ class Publisher:
         raise OSError("nobody serves")
 
 
-def drain(server: Server, queue: str = "work", over: Callable[[], bool] = lambda: True) -> list[bytes]:
-    """All that waits, acked: until the server says that nothing is left, however long that takes, and it is over."""
+def drain(server: Server, queue: str = "work", elsewhere: Callable[[], int] = lambda: 0) -> list[bytes]:
+    """All that waits, acked: until the server says that nothing is left, however long that takes, nor is elsewhere."""
     connection = server.connect()
     channel = connection.channel()
     found, until = list[bytes](), time.monotonic() + PATIENCE_S
@@ -360,9 +360,10 @@ def drain(server: Server, queue: str = "work", over: Callable[[], bool] = lambda
             channel.basic_ack(method.delivery_tag)
             continue
         left = channel.queue_declare(queue, passive=True).method.message_count
-        if not left and not channel.get_waiting_message_count() and over():
+        left += channel.get_waiting_message_count()
+        if not left and not elsewhere():
             break
-        assert time.monotonic() < until, f"{left} of {queue} are left, and {len(found)} came"
+        assert time.monotonic() < until, f"{left} of {queue} are left, {elsewhere()} elsewhere, and {len(found)} came"
     channel.cancel()
     connection.close()
     return found

@@ -81,7 +81,7 @@ def taken_over(tmp_path: Path, registry: str) -> None:
             given = worker.end()
             publish(b, *(b"b%05d" % number for number in range(100, 200)))
             publisher.more(20)
-            rest = drain(second, over=lambda: b.waiting() == 0)
+            rest = drain(second, elsewhere=b.waiting)
             confirmed = publisher.confirmed | {b"b%05d" % number for number in range(200)}
             counts = Counter([*given, *rest])
             assert confirmed - counts.keys() == set()

@@ -10,7 +10,16 @@ import pytest
 
 from choices import SEED
 from penstock.core.links import carried
-from penstock.core.links.asking import AGAIN_FIRST, BESIDES_MOST, BESIDES_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
+from penstock.core.links.asking import (
+    AGAIN_FIRST,
+    BESIDES_MOST,
+    BESIDES_SPANS,
+    PATIENCE_LEAST,
+    PATIENCE_MOST,
+    Ask,
+    Asking,
+    Waiting,
+)
 from penstock.core.links.carried import Numbers, adjacent, may_go_on
 from penstock.core.links.ownership import (
     EARLY_MOST,
@@ -217,6 +226,14 @@ def test_a_site_asks_for_what_waits_longer_than_acks_take_and_for_no_more_than_i
     for _ in range(100):
         asking.acked(400_000)
     assert asking.patience == 400_000
+
+
+def test_what_was_told_hours_late_has_nobody_wait_for_hours() -> None:
+    """As where a link was down: all that was acked meanwhile is told when it is up, and may be all that ever is."""
+    asking = Asking()
+    for _ in range(20):
+        asking.acked(3_600_000_000)
+    assert asking.asks(PATIENCE_MOST, [Waiting(10, 15, "a", 0)], 5) == [Ask("a", ((10, 15),))]
 
 
 def test_an_ask_without_an_answer_is_repeated_later_each_time() -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from choices import SEED
-from penstock.config.links import LinkSection
+from penstock.config.links import LinkSection, Target
 from penstock.core.effects import Verb
 from penstock.core.links import parcels, telling
 from penstock.core.links.parcels import Parcel, read
@@ -349,6 +349,56 @@ def test_a_link_that_fails_again_rests_longer_each_time_whatever_is_to_be_told(
     out.renew("queues have changed")
     eventually(lambda: other.connected == 2 and out.up)
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+class Later(Links):
+    """A loop that is busy: what it was posted it does when it is called, as a real one does in that order."""
+
+    def __init__(self, world: Linked) -> None:
+        super().__init__(world)
+        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+
+    def call(self, work: Callable[[], T]) -> T:
+        with self.loop:
+            while not self.posted.empty():
+                self.posted.get()()
+            return work()
+
+    def post(self, job: Callable[[], None]) -> bool:
+        self.posted.put(job)
+        return True
+
+
+@pytest.mark.parametrize("refuses", ["as it is called", "in its answer"])
+def test_a_site_whose_first_address_refuses_is_reached_at_its_second_however_busy_the_loop_is(
+    refuses: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster of which one server was killed, or only follows."""
+    a, other = Linked("a"), Other()
+
+    def connection(section: object, target: Target, command: bytes) -> Other:
+        if target.host == "a" and refuses == "as it is called":
+            raise Unavailable("no server answers")
+        made = other(section, target, command)
+        if target.host == "a":
+            made.close()
+            made._said = SimpleQueue()
+            made._said.put(None)
+        return made
+
+    monkeypatch.setattr(sending, "Connection", connection)
+    monkeypatch.setattr(sending, "closed", lambda _: None)  # which takes no time
+    to = ["penstock://a:1", "penstock://b:1"]
+    section = LinkSection.model_validate({"name": "b", "to": to, "topic": [{"pattern": "q"}]})
+    out = Outgoing(Later(a), section, a.core.link_state("b"))  # type: ignore[arg-type]  # what it asks for is there
+    out.start()
+    try:
+        eventually(lambda: out.up, lambda: f"it is {out.state}: {out.why}")
+        assert out.address == "penstock://b:1"
+    finally:
+        out.stop()
+        other.close()
+        out.join(20.0)
 
 
 def test_a_link_that_comes_up_and_ends_for_one_reason_again_and_again_has_one_line(

@@ -1,9 +1,9 @@
 """When a site asks an owner for messages, and for how many.
 
 It asks only while a consumer here wants them and has room, and only for what has waited for longer than an ack usually
-takes: until then the owner's own consumers are likely to be quicker.  An ask is no record.  Where no answer comes it is
-repeated, later each time; it never makes anybody an owner.  Which messages of others consumers with filters want is
-found by looking at them as at any, a stretch at a time.
+takes, or for a second: until then the owner's own consumers are likely to be quicker.  An ask is no record.  Where no
+answer comes it is repeated, later each time; it never makes anybody an owner.  Which messages of others consumers with
+filters want is found by looking at them as at any, a stretch at a time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from penstock.core.effects import Purpose, Scan, Scanned, Token
 from penstock.expr import Matcher
 from penstock.records.chunks import Chunk
 
-PATIENCE_LEAST = 50_000
-"""Microseconds that a message of another owner waits at least before it is asked for."""
+PATIENCE_LEAST, PATIENCE_MOST = 50_000, 1_000_000
+"""Microseconds that a message of another owner waits at least before it is asked for, and at most while it is not.
+
+What was told late, as after hours in which no link was up, says nothing of how long an ack takes.
+"""
 
 AGAIN_FIRST = 100_000
 AGAIN_MOST = 10_000_000
@@ -70,6 +73,7 @@ class Asking:
 
     def acked(self, age: int) -> None:
         """A message was acknowledged so long after it was published."""
+        age = min(age, PATIENCE_MOST)
         self.average += (age - self.average) // _SHARE if self.average else age
 
     @property

@@ -396,11 +396,12 @@ class Outgoing:
     def _call_targets(self) -> bool:
         """Talk to each until it ends, whatever ends it; False: the server stops."""
         for target in self.section.targets:
-            if self._halts():
+            if self._over or self._paused:
                 break
             session = self._session
             try:
-                self._talk(target, session)
+                session, hello = self._links.call(self._begin)
+                self._talk(target, session, hello)
             except Exception as error:  # noqa: BLE001 - of Flight, or ours: the link says so
                 if not isinstance(error, PenstockError | pa.ArrowException | OSError | StopIteration):
                     self._failed(error)
@@ -427,15 +428,16 @@ class Outgoing:
 
     def _rest(self, seconds: float) -> None:
         """Also when there is something to tell: the same would fail again."""
-        self._wait(seconds, self._halts)
+        self._wait(seconds, lambda: self._over or self._paused)
 
-    def _halts(self) -> bool:
-        return self._over or self._paused
+    def _begin(self) -> tuple[int, bytes]:
+        """A session, and what is said to the other site at first; on the loop, which has ended the one before."""
+        return self._session, self._links.hello(self.section)
 
-    def _talk(self, target: Target, session: int) -> None:
+    def _talk(self, target: Target, session: int, hello: bytes) -> None:
         """Be connected, until something ends it, which is raised."""
         links = self._links
-        connection = Connection(self.section, target, links.call(lambda: links.hello(self.section)))
+        connection = Connection(self.section, target, hello)
         self._connection = connection
         reading = self._reading = Reading(connection, self._bell, self._acked_by, links.engine.clock.mono)
         reading.start()
