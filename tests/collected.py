@@ -23,7 +23,7 @@ import _pytest.config
 import pytest
 from execnet import gateway_base, gateway_io
 
-from forked import NO_ALGEBRA, PLAIN, Forked
+from forked import NO_ALGEBRA, OURS, PLAIN, Forked, of_the_start
 from forking import of_a_visitor, of_the_owner, serve, to_its_end
 
 BEGIN = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import collected; collected.main()"
@@ -143,6 +143,8 @@ class Forking:
             os._exit(0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._session = session
+        OURS.clear()
+        OURS.update(of_the_start(os.environ))  # as if it had begun with these
 
         def found(*_: object) -> pytest.Config:
             session.config.option.dist = self._dist

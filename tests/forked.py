@@ -30,7 +30,13 @@ SOURCE = TESTS.parent / "src"
 LOADED_AT_START = ("ARROW_", "MIMALLOC_", "MALLOC_", "OMP_", "OPENBLAS_", "PENSTOCK_CLAIMS", "LD_")
 """Variables that count as a process begins: with one of them that is other than ours were it is a new one."""
 
-OURS = {name: value for name, value in os.environ.items() if name.startswith(LOADED_AT_START)}
+
+def of_the_start(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those among variables."""
+    return {name: value for name, value in environ.items() if name.startswith(LOADED_AT_START)}
+
+
+OURS = of_the_start(os.environ)
 """Of those, what this process began with, and so the one that forks."""
 
 SERVES = ("penstock", "penstock.cli.child_process")
@@ -66,7 +72,7 @@ OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text", "encoding", "error
 
 def can_fork(environ: Mapping[str, str]) -> bool:
     """Whether a process with these variables is what a forked one would be."""
-    return not any(name.startswith(LOADED_AT_START) and OURS.get(name) != environ[name] for name in environ)
+    return of_the_start(environ).items() <= OURS.items()
 
 
 def of_the_product(more: Mapping[str, str] | None = None) -> dict[str, str]:

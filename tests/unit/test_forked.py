@@ -58,6 +58,13 @@ def started(script: str, folder: Path, **environ: str) -> Forked:
         )  # fmt: skip
 
 
+def test_what_other_tests_run_beside_changes_nothing_of_who_can_be_forked() -> None:
+    """A process that has collected the tests does so with variables of its own."""
+    assert can_fork(os.environ)
+    other = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    assert can_fork(other) == ("OPENBLAS_NUM_THREADS" in os.environ)
+
+
 def test_streams_folder_environment_and_status_are_its_own(tmp_path: Path) -> None:
     process = started(TELLS, tmp_path, SHADE="blue")
     assert process.wait(20) == process.poll() == process.returncode == 7
