@@ -9,13 +9,17 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_as_before() -> Iterator[None]:
-    """Thresholds are those of now again, and where what was loaded is not walked, nor is what has been loaded since."""
+    """Thresholds are those of now again, and where what was loaded is not walked, nor is what has been loaded since.
+
+    It is not walked for this either: that takes half a second, and copies all that a forked process shares.
+    """
     thresholds, frozen = gc.get_threshold(), gc.get_freeze_count()
     try:
         yield
     finally:
         gc.set_threshold(*thresholds)
-        gc.unfreeze()
         if frozen:
             gc.collect()
             gc.freeze()
+        else:
+            gc.unfreeze()

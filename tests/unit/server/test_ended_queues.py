@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from garbage import collector_as_before
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.wire.amqp import methods as m
@@ -30,10 +31,10 @@ BOUNDED = (
 @pytest.fixture(scope="module", autouse=True)
 def _frozen() -> Iterator[None]:
     """What other tests have left is not looked through again for each of these."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+    with collector_as_before():
+        gc.collect()
+        gc.freeze()
+        yield
 
 
 @cache
