@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -169,7 +169,10 @@ class Forking:
         folders.pytest_configure(config)
         [teller] = [one for one in plugins.get_plugins() if type(one).__name__ == "WorkerInteractor"]
         if config.get_verbosity() <= 0:  # else it is shown which test has begun
-            teller.sendevent = told_together(teller.sendevent)
+            durations, junit = config.getoption("durations"), config.getoption("xmlpath", None)
+            teller.sendevent = told_together(teller.sendevent, whole=durations is not None or junit is not None)
+        terminal = plugins.unregister(name="terminalreporter")
+        plugins.register(Unheard(terminal), "terminalreporter")
         teller.pytest_sessionstart(session)
         teller.pytest_collection()
         teller.pytest_collection_modifyitems(config, session.items)
@@ -191,11 +194,23 @@ class Forking:
         return session.exitstatus
 
 
-def told_together(tell: Callable[..., None]) -> Callable[..., None]:
-    """What is told of a test that passes is told at its end: each telling wakes who hears it, and there are six."""
+class Unheard:
+    """In place of what writes to a terminal: who runs tests beside others has none."""
+
+    def __init__(self, terminal: Any) -> None:
+        self._tw = terminal._tw  # its width and colours are asked for
+
+
+def told_together(tell: Callable[..., None], whole: bool) -> Callable[..., None]:
+    """What is told of a test that passes is told at its end: each telling wakes who hears it, and there are six.
+
+    whole: also what nothing is shown of, that it has begun, and that it was set up and taken down without a word.
+    """
     kept = list[tuple[str, dict[str, Any]]]()
 
     def tell_later(name: str, **what: Any) -> None:
+        if not whole and (name == "logstart" or (name == "testreport" and is_silent(what["data"]))):
+            return
         kept.append((name, what))
         if name in OF_A_TEST and what.get("data", {}).get("outcome") != "failed":
             return
@@ -206,6 +221,11 @@ def told_together(tell: Callable[..., None]) -> Callable[..., None]:
         kept.clear()
 
     return tell_later
+
+
+def is_silent(report: Mapping[str, Any]) -> bool:
+    """Whether it says that what stands around a test went well, and no more."""
+    return report["when"] != "call" and report["outcome"] == "passed" and not report["sections"]
 
 
 def as_execnet_begins() -> None:
