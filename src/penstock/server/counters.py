@@ -1,17 +1,19 @@
 """Counters since the start of the process, and the rates of such counts as RabbitMQ's tools read them.
 
-Sessions add to counters a run at a time; the metrics read them. A rate is that between two looks a second or more
-apart, so that what nobody looks at costs nothing; the first look shows none.
+Sessions add to those of the server and of a channel a run at a time; the metrics read them. What a channel had when it
+closed stays with its vhost. A rate is that between two looks a second or more apart, so that what nobody looks at costs
+nothing; the first look shows none.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 """Upper ends of what sizes of bodies are counted by, as in RabbitMQ; the last count is of what is above."""
+
+
+Counts: TypeAlias = tuple[int, ...]
 
 
 class BodySizes:
@@ -62,20 +67,14 @@ class BodySizes:
 
 
 @dataclass(slots=True)
-class Counters:
-    """What happened so far, in messages unless the name says otherwise."""
+class MessageCounts:
+    """What happened to messages so far: on a channel, in a vhost over channels that are closed, or in the server."""
 
-    connections_opened: int = 0  # connections
-    connections_closed: int = 0
-    channels_opened: int = 0  # channels
-    channels_closed: int = 0
     published: int = 0
     published_confirm: int = 0
     confirmed: int = 0
-    routed: int = 0
     unroutable_dropped: int = 0
     unroutable_returned: int = 0
-    refused: int = 0
     delivered_consume_auto_ack: int = 0
     delivered_consume_manual_ack: int = 0
     delivered_get_auto_ack: int = 0
@@ -83,7 +82,6 @@ class Counters:
     get_empty: int = 0  # answers
     redelivered: int = 0
     acknowledged: int = 0
-    sizes: BodySizes = field(default_factory=BodySizes)  # of what was published
 
     @property
     def delivered(self) -> int:
@@ -95,43 +93,135 @@ class Counters:
             + self.delivered_get_manual_ack
         )
 
+    def deliver(self, count: int, *, no_ack: bool, again: bool) -> None:
+        """To consumers, those who ask for no acks apart."""
+        if no_ack:
+            self.delivered_consume_auto_ack += count
+        else:
+            self.delivered_consume_manual_ack += count
+        if again:
+            self.redelivered += count
+
+    def fetch(self, count: int, *, no_ack: bool, again: bool) -> None:
+        """By basic.get, or by a get over HTTP."""
+        if no_ack:
+            self.delivered_get_auto_ack += count
+        else:
+            self.delivered_get_manual_ack += count
+        if again:
+            self.redelivered += count
+
+    def stats(self) -> Counts:
+        """In the order of `STATS`."""
+        return _STATS_OF(self)
+
+
+@dataclass(slots=True)
+class Counters(MessageCounts):
+    """Of a server, in messages unless the name says otherwise."""
+
+    connections_opened: int = 0  # connections
+    connections_closed: int = 0
+    channels_opened: int = 0  # channels
+    channels_closed: int = 0
+    routed: int = 0
+    refused: int = 0
+    sizes: BodySizes = field(default_factory=BodySizes)  # of what was published
+    vhosts: dict[str, MessageCounts] = field(default_factory=dict[str, MessageCounts])  # without channels that are open
+
+    def of(self, vhost: str) -> MessageCounts:
+        """What no channel that is open has counted."""
+        return self.vhosts.setdefault(vhost, MessageCounts())
+
+    def closed(self, vhost: str, counts: MessageCounts) -> MessageCounts:
+        """A channel is over: what it had stays with its vhost, and so does what it may still have."""
+        whole = self.of(vhost)
+        for name in MessageCounts.__slots__:
+            setattr(whole, name, getattr(whole, name) + getattr(counts, name))
+        return whole
+
+
+STATS: Mapping[str, str] = {
+    "publish": "published", "confirm": "confirmed", "return_unroutable": "unroutable_returned",
+    "drop_unroutable": "unroutable_dropped", "deliver_get": "delivered", "deliver": "delivered_consume_manual_ack",
+    "deliver_no_ack": "delivered_consume_auto_ack", "get": "delivered_get_manual_ack",
+    "get_no_ack": "delivered_get_auto_ack", "get_empty": "get_empty", "ack": "acknowledged",
+    "redeliver": "redelivered",
+}  # fmt: skip
+"""What RabbitMQ's API calls the counts of messages."""
+
+_STATS_OF: Callable[[MessageCounts], Counts] = attrgetter(*STATS.values())
 
 NAMES = (
     "publish", "deliver_get", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack", "redeliver",
 )  # fmt: skip
+"""Those of a queue."""
 
 APART_US = 1_000_000
 
 REMEMBERED = 20_000
 """Things whose last look is remembered."""
 
-Counts = tuple[int, ...]
+
+class Look(NamedTuple):
+    """A look at the counts of one thing, to which later ones are compared."""
+
+    mono: int
+    counts: Counts
+    rates: Sequence[float]  # a second, up to then
+    since: int  # the first look that found these counts
+
+    def later(self, mono: int, counts: Counts, *, falls: bool = False) -> Look:
+        """The one to compare to from now on.  falls: whether counts may fall; else they have begun anew."""
+        if mono - self.mono < APART_US:
+            return self
+        seconds, least = (mono - self.mono) / 1e6, -inf if falls else 0
+        rates = [round(max(now - then, least) / seconds, 3) for now, then in zip(counts, self.counts, strict=True)]
+        return Look(mono, counts, rates, self.since if counts == self.counts else mono)
+
+
+def look(seen: Look | None, mono: int, counts: Counts, *, falls: bool = False) -> Look:
+    """A later look, or the first one."""
+    return Look(mono, counts, [0.0] * len(counts), mono) if seen is None else seen.later(mono, counts, falls=falls)
+
+
+def with_rates(names: Iterable[str], counts: Counts, rates: Sequence[float]) -> dict[str, object]:
+    """Counts by name, each with its rate."""
+    found: dict[str, object] = {}
+    for name, count, rate in zip(names, counts, rates, strict=True):
+        found[name], found[f"{name}_details"] = count, {"rate": rate}
+    return found
+
+
+def queue_counts(queue: Queue) -> Counts:
+    """In the order of `NAMES`."""
+    if (figures := queue.figures) is None:
+        return (queue.arrived,) + (0,) * (len(NAMES) - 1)
+    others = figures.unacked, figures.gotten, figures.gotten_unacked
+    usual = figures.delivered - sum(others)
+    return queue.arrived, figures.delivered, usual, *others, figures.acked, figures.redelivered
 
 
 class Rates:
     """The last look at each of some queues, or connections."""
 
     def __init__(self) -> None:
-        # of each thing: when, counts, rates then
-        self._seen = Remembered[int | str, tuple[int, Counts, tuple[float, ...]]](REMEMBERED)
+        self._seen = Remembered[int | str, Look](REMEMBERED)
         # when, microseconds with room, the share then
         self._spare = Remembered[int, tuple[int, int, float]](REMEMBERED)
 
     def stats(self, queue: Queue, mono: int) -> dict[str, object]:
-        if (figures := queue.figures) is None:
-            counts: Counts = (queue.arrived,) + (0,) * (len(NAMES) - 1)
-        else:
-            others = figures.unacked, figures.gotten, figures.gotten_unacked
-            usual = figures.delivered - sum(others)
-            counts = queue.arrived, figures.delivered, usual, *others, figures.acked, figures.redelivered
-        return self.told(queue.id, mono, NAMES, counts)
+        return self.told(queue.id, mono, NAMES, queue_counts(queue))
 
-    def told(self, key: int | str, mono: int, names: Sequence[str], counts: Counts) -> dict[str, object]:
-        """Counts of one thing by name, each with its rate.  key: the id of a queue, or the name of a connection."""
-        found: dict[str, object] = {}
-        for name, count, rate in zip(names, counts, self._rates(key, mono, counts), strict=True):
-            found[name], found[f"{name}_details"] = count, {"rate": rate}
-        return found
+    def told(
+        self, key: int | str, mono: int, names: Iterable[str], counts: Counts, *, falls: bool = False
+    ) -> dict[str, object]:
+        """Counts of one thing by name, each with its rate.  key: the id of a queue, or the name of something else."""
+        seen = self._seen.get(key)
+        latest = look(seen, mono, counts, falls=falls)
+        if latest is not seen:
+            self._seen.keep(key, latest)
+        return with_rates(names, counts, latest.rates)
 
     def capacity(self, queue: Queue, wall: int) -> float:
         """The share of the time since the look before in which its consumers could have taken more; 0 without any."""
@@ -146,14 +236,3 @@ class Rates:
             share = round(min(max(spare - seen[1], 0) / (wall - seen[0]), 1.0), 3)
         self._spare.keep(queue.id, (wall, spare, share))
         return share
-
-    def _rates(self, key: int | str, mono: int, counts: Counts) -> tuple[float, ...]:
-        seen = self._seen.get(key)
-        if seen is not None and mono - seen[0] < APART_US:
-            return seen[2]
-        rates = (0.0,) * len(counts)
-        if seen is not None:
-            seconds = (mono - seen[0]) / 1e6
-            rates = tuple(round(max(now - then, 0) / seconds, 3) for now, then in zip(counts, seen[1], strict=True))
-        self._seen.keep(key, (mono, counts, rates))
-        return rates

@@ -1,8 +1,5 @@
 """What the HTTP door shows of queues, streams, consumers, replays, views, topics, actions, connections and processes.
 
-Sums are over what a login sees: who has `monitoring` is told the server's, everybody else those of his own things.
-Connections and channels are his own, queues are those of his lists, and what went through is what went through these.
-
 Plain values, taken on the loop. Each is made from what is at hand; nothing is read and nothing is walked but the list
 itself.
 
@@ -15,20 +12,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED
-from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
-from penstock.records.rights import MONITORING
 from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
-from penstock.server.counters import Rates
+from penstock.server.counters import STATS, Rates, look, with_rates
 from penstock.server.doors.door_process import figures_of
 from penstock.units import parted_address
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.lists import gathered
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.core.state.streams import StreamState
     from penstock.server.amqp.connection import Connection
     from penstock.server.engine import Engine
-    from penstock.server.people.access import Who
     from penstock.server.people.entitlements import Rights
     from penstock.server.replaying.log_source import LogSource
     from penstock.server.services import Server
@@ -273,6 +267,17 @@ def _replaying(engine: Engine, source: LogSource) -> dict[str, object]:
     }
 
 
+IDLE_US = 5_000_000
+"""What nobody had to do with for so long is idle."""
+
+
+def idle_since(used: int, wall: int) -> dict[str, object]:
+    """Since when nobody has to do with it, in RabbitMQ's words; nothing for what is busy.  used: when, or 0."""
+    if wall - used < IDLE_US or not used:
+        return {}
+    return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
+
+
 def name_of(session: Connection) -> str:
     """How a connection is called: both of its ends."""
     return f"{session.peer} -> {session.local}"
@@ -345,7 +350,36 @@ class Links:
                 continue
             if connection in {None, name}:
                 for number, channel in sorted(session.channels.items()):
-                    yield _channel(session, channel, name, number, node)
+                    yield self._channel(session, channel, name, number, node)
+
+    def _channel(
+        self, session: Connection, channel: Channel, connection: str, number: int, node: str
+    ) -> dict[str, object]:  # fmt: skip
+        clock, counts = self.server.engine.clock, channel.counts.stats()
+        channel.looked = latest = look(channel.looked, clock.mono(), counts)
+        consumers = [*channel.consumers.values(), *channel.getters.values(), *channel.cancelled_consumers]
+        unacknowledged = sum(one.outstanding for one in consumers)
+        return {
+            "name": f"{connection} ({number})",
+            "number": number,
+            "node": node,
+            "vhost": session.vhost,
+            "user": session.user,
+            "user_who_performed_action": session.user,
+            "state": "running",
+            "confirm": channel.confirming,
+            "transactional": channel.tx is not None,
+            "prefetch_count": channel.prefetch,
+            "global_prefetch_count": 0 if channel.shared is None else channel.shared.limit,
+            "consumer_count": len(channel.consumers) + len(channel.followings) + len(channel.subscriptions),
+            "messages_unacknowledged": unacknowledged,
+            "messages_unconfirmed": channel.unconfirmed,
+            "messages_uncommitted": 0 if channel.tx is None else channel.tx.published,
+            "acks_uncommitted": 0 if channel.tx is None else channel.tx.acknowledged,
+            "message_stats": with_rates(STATS, counts, latest.rates),
+            **idle_since(clock.wall() - (clock.mono() - latest.since), clock.wall()),
+            "connection_details": {"name": connection, **_ends(session)},
+        }
 
     def close(self, name: str, reason: str) -> None:
         """Close with 320; what the connection holds goes back to its queues."""
@@ -354,30 +388,6 @@ class Links:
             raise NotFound("Not Found")
         session.close_by_server(reason)
         self.server.engine.arm()
-
-
-def _channel(session: Connection, channel: Channel, connection: str, number: int, node: str) -> dict[str, object]:
-    consumers = [*channel.consumers.values(), *channel.getters.values(), *channel.cancelled_consumers]
-    unacknowledged = sum(one.outstanding for one in consumers)
-    return {
-        "name": f"{connection} ({number})",
-        "number": number,
-        "node": node,
-        "vhost": session.vhost,
-        "user": session.user,
-        "user_who_performed_action": session.user,
-        "state": "running",
-        "confirm": channel.confirming,
-        "transactional": channel.tx is not None,
-        "prefetch_count": channel.prefetch,
-        "global_prefetch_count": 0 if channel.shared is None else channel.shared.limit,
-        "consumer_count": len(channel.consumers) + len(channel.followings) + len(channel.subscriptions),
-        "messages_unacknowledged": unacknowledged,
-        "messages_unconfirmed": channel.unconfirmed,
-        "messages_uncommitted": 0 if channel.tx is None else channel.tx.published,
-        "acks_uncommitted": 0 if channel.tx is None else channel.tx.acknowledged,
-        "connection_details": {"name": connection, **_ends(session)},
-    }
 
 
 class Process(NamedTuple):
@@ -411,50 +421,3 @@ def archive_numbers(engine: Engine) -> dict[str, int]:
         found = manifest.size, len(manifest.files), manifest.rows, archive.behind(), archive.failures
     names = ("bytes", "files", "rows", "behind", "failures")
     return {f"archive_{name}": value for name, value in zip(names, found, strict=True)}
-
-
-class Sums(NamedTuple):
-    """Of queues; counts are since the start of the process."""
-
-    queues: int = 0
-    ready: int = 0
-    leased: int = 0
-    delayed: int = 0
-    consumers: int = 0
-    published: int = 0
-    delivered: int = 0
-    acknowledged: int = 0
-
-
-class Seen:
-    """What somebody sees of a server, counted anew with each question."""
-
-    def __init__(self, server: Server, who: Who) -> None:
-        self._server = server
-        self._who = who
-
-    def connections(self) -> tuple[int, int]:
-        """How many there are, and how many channels they have."""
-        mine = None if MONITORING.holds(self._who.tags) else self._who.user
-        found = [one for one in self._server.amqp.sessions if one.opened and mine in {None, one.user}]
-        return len(found), sum(len(one.channels) for one in found)
-
-    def exchanges(self) -> int:
-        """Those that each vhost has are counted too."""
-        shown = {vhost for vhost in self._server.accounts.vhosts if self._who.has(vhost, MONITORING)}
-        topology = self._server.engine.core.topology
-        return len(PREDECLARED) * len(shown) + sum(vhost in shown for vhost, _ in topology.exchanges)
-
-    async def queues(self) -> Sums:
-        """Others have their turn meanwhile."""
-        rows = await gathered(self._rows())
-        return Sums(*map(sum, zip(*rows, strict=True))) if rows else Sums()
-
-    def _rows(self) -> Iterator[Sums]:
-        rights = None if MONITORING.holds(self._who.tags) else self._who.rights
-        for queue in self._server.engine.core.queues():
-            if rights is None or rights.sees_queue(queue.vhost, queue.name):
-                yield Sums(
-                    1, queue.available, queue.leased, queue.delayed, len(queue.consumers),
-                    queue.arrived, queue.so_far.delivered, queue.so_far.acked,
-                )  # fmt: skip

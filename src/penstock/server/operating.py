@@ -400,11 +400,9 @@ class Operating:
 
     async def overview(self, who: Who) -> Mapping[str, object]:
         """The server as a whole, from the counters that `/metrics` has; what somebody sees of them."""
-        from penstock.server.figures import (
-            Seen,
-            processes,  # not loaded before somebody looks
-        )
+        from penstock.server.figures import processes  # not loaded before somebody looks
         from penstock.server.http.facts import Facts
+        from penstock.server.sums import Seen
 
         facts = Facts(self.server, __version__)
         metrics = facts.metrics()

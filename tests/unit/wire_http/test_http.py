@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.queue.limits import Figures
-from penstock.server.figures import Seen, Sums
+from penstock.server.counters import STATS, Counts
 from penstock.server.http import facts as real
 from penstock.server.http import overview
 from penstock.server.http.door import KEPT_S, Application
@@ -24,6 +24,7 @@ from penstock.server.http.reception import Reception, credentials
 from penstock.server.http.routes import RABBITMQ_VERSION
 from penstock.server.people.access import Who
 from penstock.server.people.users import Users
+from penstock.server.sums import Seen, Sums
 
 
 def queue_line(vhost: str, name: str, ready: int, leased: int = 0, delayed: int = 0, consumers: int = 0) -> Line:
@@ -139,6 +140,7 @@ class Facts(real.Facts):
             version="0.1.0",
             figures={
                 "rabbitmq_global_messages_received": 12,
+                "rabbitmq_queues_created": 3,
                 "penstock_replays": 3,
                 "penstock_replays_paused": 1,
                 "penstock_replays_live": 1,
@@ -213,11 +215,18 @@ class Facts(real.Facts):
     def exchange_types(self) -> Sequence[str]:
         return ["direct"]
 
+    def mono(self) -> int:
+        return 0
+
     def seen(self, who: Who) -> Seen:
         async def queues() -> Sums:
             return Sums(queues=2, ready=7, leased=2, delayed=1, consumers=1)
 
-        return cast("Seen", SimpleNamespace(exchanges=lambda: 14, queues=queues, connections=lambda: (1, 2)))
+        def counts(_: str | None) -> Counts:
+            return 12, *[0] * (len(STATS) - 1)
+
+        there = {"exchanges": lambda: 14, "connections": lambda: (1, 2), "queues": queues, "counts": counts}
+        return cast("Seen", SimpleNamespace(everything=True, whose="", **there))
 
 
 def created(facts: Facts, kept_s: float = KEPT_S) -> Reception:

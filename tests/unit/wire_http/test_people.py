@@ -231,12 +231,15 @@ def test_tags_say_what_may_be_administered(http: Http) -> None:
 def test_vhosts_come_and_go_with_what_is_in_them(http: Http) -> None:
     http.do("PUT", "vhosts/late", {"tags": "a,b"}, 201)
     http.do("PUT", "vhosts/late", {"description": "d"}, 204)
-    assert http.get("vhosts/late") == {
+    late = http.get("vhosts/late?columns=name,description,tags,tracing,default_queue_type,metadata,cluster_state")
+    assert late == {
         "name": "late",
         "description": "d",
         "tags": ["a", "b"],
         "tracing": False,
         "default_queue_type": "classic",
+        "metadata": {"description": "d", "tags": ["a", "b"]},
+        "cluster_state": {http.get("overview")["node"]: "running"},
     }
     http.do("PUT", "queues/late/q", {}, 201)
     http.do("PUT", "exchanges/late/x", {"type": "fanout"}, 201)

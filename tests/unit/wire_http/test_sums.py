@@ -52,8 +52,8 @@ def test_an_overview(busy: Http) -> None:
     found = ann["object_totals"]
     assert found.pop("exchanges") == whole["object_totals"].pop("exchanges") // 2  # `/` has as many as `shop`
     assert found == NONE
-    assert set(ann["queue_totals"].values()) == {0}
-    assert set(ann["message_stats"].values()) == {0}
+    for figures in (ann["queue_totals"], ann["message_stats"]):
+        assert not any(rate["rate"] if isinstance(rate, dict) else rate for rate in figures.values())
     assert "churn_rates" not in ann
     assert "churn_rates" in eve
 
@@ -70,7 +70,8 @@ def test_an_overview_of_ones_own(busy: Http) -> None:
     assert found["object_totals"] | {"exchanges": 0} == {
         "connections": 1, "channels": 1, "consumers": 0, "queues": 1, "exchanges": 0,
     }  # fmt: skip
-    assert found["queue_totals"] == {"messages": 1, "messages_ready": 1, "messages_unacknowledged": 0}
+    depths = [found["queue_totals"][name] for name in ("messages", "messages_ready", "messages_unacknowledged")]
+    assert depths == [1, 1, 0]
     assert (found["message_stats"]["publish"], found["message_stats"]["deliver_get"]) == (2, 1)
     with EventReader(busy.broker.http_url, "interval=250ms", user="ann", password="ann") as stream:
         totals = stream.until("stats").data["totals"]

@@ -21,6 +21,7 @@ from penstock.server.amqp import unsendable
 from penstock.server.amqp.consumer_arguments import Values, informed
 from penstock.server.amqp.tags import Tags
 from penstock.server.amqp.transaction import Answers
+from penstock.server.counters import MessageCounts
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.session import Session
     from penstock.server.amqp.transaction import Answer, Open
     from penstock.server.base.faults import Asker
+    from penstock.server.counters import Look
 
 
 class Reader(Protocol):
@@ -96,15 +98,17 @@ class Channel(Receiver):
     """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
 
     __slots__ = (
-        "_contents", "_counters", "_outgoing", "answers", "cancelled_consumers", "confirming", "consumers", "encoders",
-        "filters", "followings", "getters", "getting", "informed", "last_queue", "number", "open", "prefetch",
-        "published", "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced", "unconfirmed",
-        "values",
+        "_contents", "_counters", "_outgoing", "answers", "cancelled_consumers", "confirming", "consumers", "counts",
+        "encoders", "filters", "followings", "getters", "getting", "informed", "last_queue", "looked", "number", "open",
+        "prefetch", "published", "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced",
+        "unconfirmed", "values",
     )  # fmt: skip
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
         self._counters = session.counters
+        self.counts = MessageCounts()  # of its vhost once it is closed
+        self.looked: Look | None = None  # at these
         self._outgoing = session.outgoing
         self.number = number
         self.open = True
@@ -246,13 +250,8 @@ class Channel(Receiver):
         assert piece.bodies is not None
         frames = encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         self.session.outgoing.deliver(self.number, frames, piece.size)
-        counters, count = self.session.counters, len(piece.chunk)
-        if effect.consumer.no_ack:
-            counters.delivered_consume_auto_ack += count
-        else:
-            counters.delivered_consume_manual_ack += count
-        if effect.redelivered:
-            counters.redelivered += count
+        for counted in (self._counters, self.counts):
+            counted.deliver(len(piece.chunk), no_ack=effect.consumer.no_ack, again=effect.redelivered)
 
     def deliver_one(self, effect: Delivery, topic: Topic, properties: bytes, body: bytes) -> None:
         """Send one row, as `deliver` would."""
@@ -264,15 +263,18 @@ class Channel(Receiver):
         ):  # fmt: skip
             super().deliver_one(effect, topic, properties, body)
             return
-        no_ack, again, counters = consumer.no_ack, effect.redelivered, self._counters
+        no_ack, again, counters, counts = consumer.no_ack, effect.redelivered, self._counters, self.counts
         tag = self.tags.give(consumer, effect.chunk, not no_ack)
         self._outgoing.deliver_one(self.number, encoder, tag, again, topic, properties, body)
         if no_ack:
             counters.delivered_consume_auto_ack += 1
+            counts.delivered_consume_auto_ack += 1
         else:
             counters.delivered_consume_manual_ack += 1
+            counts.delivered_consume_manual_ack += 1
         if again:
             counters.redelivered += 1
+            counts.redelivered += 1
 
     def _not_sendable(self, effect: Delivery, piece: Piece, properties: bytes | list[bytes]) -> None:
         """Headers that no frame of the connection carries: their deliveries have failed, and the channel ends.
@@ -362,11 +364,7 @@ class Channel(Receiver):
 
     def _answer_get(self, effect: Delivery, piece: Piece) -> None:
         """basic.get-ok for the row that was asked for."""
-        counters, outgoing = self.session.counters, self.session.outgoing
-        if effect.consumer.no_ack:
-            counters.delivered_get_auto_ack += 1
-        else:
-            counters.delivered_get_manual_ack += 1
+        outgoing = self.session.outgoing
         properties = self._told(effect, piece) if effect.attempt > 1 else piece.properties
         self.got(effect.consumer, answer := self.getting[effect.consumer][0])
         answer.method, answer.lasts = None, False
@@ -375,6 +373,8 @@ class Channel(Receiver):
             self._not_sendable(effect, piece, properties)
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
+        for counted in (self._counters, self.counts):
+            counted.fetch(1, no_ack=effect.consumer.no_ack, again=effect.redelivered)
         assert piece.bodies is not None
         frames = get_ok(
             self.number, first, effect.redelivered, piece.topic_of(0), answer.left, value_at(properties, 0),
@@ -403,7 +403,8 @@ class Channel(Receiver):
         first = self.tags.give_each(consumers, piece.chunk)
         frames = encode_each(encoders, first, piece.topics, piece.properties, bodies)
         self.session.outgoing.deliver(self.number, frames, piece.size)
-        self.session.counters.delivered_consume_manual_ack += len(bodies)
+        for counted in (self._counters, self.counts):
+            counted.deliver(len(bodies), no_ack=False, again=False)
 
     def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
         """The queue went away or was stopped: tell a client that understands it, and forget the consumer.

@@ -67,12 +67,14 @@ class Commit:
             self._session.fail_channel(self._channel.number, error, m.TxCommit)
 
     def _answer(self, done: Transacted) -> None:
-        session, tx, counters = self._session, self._tx, self._session.counters
+        session, tx, counters, counts = self._session, self._tx, self._session.counters, self._channel.counts
         rows, acknowledged = tx.rows(), tx.acknowledged
         tx.forget()
         counters.acknowledged += acknowledged
+        counts.acknowledged += acknowledged
         if done.published is not None:
             counters.published += len(rows)
+            counts.published += len(rows)
             counters.sizes.add([run.bodies[row] for run, row in rows])
             counters.routed += done.published.stored
             if done.published.unroutable:
@@ -141,7 +143,7 @@ def _end(session: Session, channel: Channel, low: int, high: int, *, requeue: bo
     if channel.tx is not None:
         channel.tx.settle(low, high, verb)
     else:
-        session.settle(channel.tags.settle(low, high), verb)
+        session.settle(channel.counts, channel.tags.settle(low, high), verb)
 
 
 def _no_tag() -> NoReturn:
@@ -153,12 +155,12 @@ def _flow(session: Session, channel: Channel, method: m.ChannelFlow) -> None:
 
 
 def _recover(session: Session, channel: Channel, method: m.BasicRecover) -> None:
-    session.settle(channel.tags.all(), Verb.RELEASE)
+    session.settle(channel.counts, channel.tags.all(), Verb.RELEASE)
     channel.reply(m.BasicRecoverOk())
 
 
 def _recover_async(session: Session, channel: Channel, method: m.BasicRecoverAsync) -> None:
-    session.settle(channel.tags.all(), Verb.RELEASE)
+    session.settle(channel.counts, channel.tags.all(), Verb.RELEASE)
 
 
 def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect) -> None:

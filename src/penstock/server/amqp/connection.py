@@ -133,6 +133,7 @@ class Connection(Session):
         if settled is None:
             return False
         self.counters.acknowledged += 1
+        channel.counts.acknowledged += 1
         self._gathering.acknowledge(self.intake, (settled,))
         return True
 
@@ -226,18 +227,20 @@ class Connection(Session):
                 settled += channel.tags.settle(low, high)
         except UnknownTag as unknown:
             self._gathering.decide()
-            self.settle(settled, Verb.ACK)
+            self.settle(channel.counts, settled, Verb.ACK)
             self.unknown_tag(channel.number, unknown.tag, methods.BasicAck)
             return
         except Refused as error:  # a transaction has no room for more
             self.fail_channel(channel.number, error, methods.BasicAck)
             return
         if len(settled) <= FEW and not any(isinstance(owner, list) for owner, _ in settled):
-            self.counters.acknowledged += sum([len(chunk) for _, chunk in settled])
+            count = sum([len(chunk) for _, chunk in settled])
+            self.counters.acknowledged += count
+            channel.counts.acknowledged += count
             self._gathering.acknowledge(self.intake, cast("list[tuple[Consumer, Chunk]]", settled))
         else:
             self._gathering.decide()
-            self.settle(settled, Verb.ACK)
+            self.settle(channel.counts, settled, Verb.ACK)
 
     # -- methods
 
@@ -377,6 +380,7 @@ class Connection(Session):
         for channel in channels:
             channel.silence()  # what one gives back must not be granted to another
             channel.open = False
+            channel.counts = self.counters.closed(self.vhost, channel.counts)
             self.channels.pop(channel.number, None)
             self._holding.drop(self, channel.number)
         self.settling.finish()  # before it goes back

@@ -271,6 +271,7 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     if stopped or not session.core.pull(now, getter, 1):
         if stopped or not _is_looked_through(getter):
             session.counters.get_empty += 1
+            channel.counts.get_empty += 1
             channel.reply(m.BasicGetEmpty())
         else:
             answer = channel.answers.add(m.BasicGetEmpty())
@@ -294,6 +295,7 @@ def _look_again(session: Session, channel: Channel, getter: Consumer, answer: An
         session.engine.scans.after.append(partial(_look_again, session, channel, getter, answer))
     else:
         session.counters.get_empty += 1
+        channel.counts.get_empty += 1
         channel.answers.ready(answer)
     session.engine.arm()
 
@@ -308,6 +310,7 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
         if answer.method is not None and channel.open:
             channel.got(getter, answer)
             session.counters.get_empty += 1
+            channel.counts.get_empty += 1
             channel.answers.ready(answer)
 
     session.engine.gates.after_deliveries(channel.gate, delivered)

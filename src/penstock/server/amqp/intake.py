@@ -310,6 +310,7 @@ class Intake:
         first = channel.published + 1
         channel.published += count if confirming else 0
         self.counters.published += count
+        channel.counts.published += count
         self.counters.sizes.add(run.bodies)
         self.counters.routed += published.stored
         if published.unroutable:
@@ -321,6 +322,7 @@ class Intake:
             return
         if confirming:
             self.counters.published_confirm += count
+            channel.counts.published_confirm += count
             channel.unconfirmed += count
             refused = [first + row for row, _ in published.refused] if published.refused else None
             told = partial(self.confirm, channel, first, channel.published, refused)
@@ -339,8 +341,10 @@ class Intake:
             target = run.target_of(row)
             if not target.mandatory:
                 self.counters.unroutable_dropped += 1
+                channel.counts.unroutable_dropped += 1
                 continue
             self.counters.unroutable_returned += 1
+            channel.counts.unroutable_returned += 1
             pieces = returned(
                 channel.number,
                 312,
@@ -357,13 +361,15 @@ class Intake:
         """Tell the publisher that first..last are durable, but for those a queue refused."""
         if not channel.open:
             return
-        channel.unconfirmed -= last - first + 1
-        self.counters.confirmed += last - first + 1
+        count = last - first + 1
+        channel.unconfirmed -= count
+        confirmed = count - len(refused or ())
+        self.counters.confirmed += confirmed
+        channel.counts.confirmed += confirmed
         if refused is None:
             self.publishers.confirm(channel, last)
             return
         self.publishers.flush_confirms()
-        self.counters.confirmed -= len(refused)
         self.counters.refused += len(refused)
         gone = set(refused)
         edge = first  # the first outcome holds up to here: one answer may speak of all before it, and of no other

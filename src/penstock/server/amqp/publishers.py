@@ -223,7 +223,10 @@ class Gathering:
             if apart and row in apart:
                 run = PublishRun(channel.number, target, batch.properties_of(row), [bytes(batch.bodies[row])])
                 engine.faults.run(partial(intake.tell, channel, run, apart[row]), intake.asker)
-            elif channel.confirming:
+                continue
+            channel.counts.published += 1
+            if channel.confirming:
+                channel.counts.published_confirm += 1
                 channel.published += 1
                 channel.unconfirmed += 1
                 confirms.append((channel, channel.published))
@@ -268,6 +271,7 @@ class Publishers:
         for channel, sequence in confirms:
             if channel.open:
                 channel.unconfirmed -= 1
+                channel.counts.confirmed += 1
                 count += 1
                 if told.get(channel, 0) < sequence:
                     told[channel] = sequence

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.server.amqp.port import Client, Sending
     from penstock.server.base.faults import Asker
     from penstock.server.base.runtime import Runtime
-    from penstock.server.counters import Counters
+    from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine
     from penstock.server.people.entitlements import Rights
     from penstock.server.people.logins import Logins
@@ -396,12 +396,14 @@ class Session(ABC):
 
     # -- settling
 
-    def settle(self, settled: Settled, verb: Verb) -> None:
-        """Settle chunks, those of one consumer together; see `Settling`."""
+    def settle(self, counts: MessageCounts, settled: Settled, verb: Verb) -> None:
+        """Settle chunks of the channel that has these counts, those of one consumer together; see `Settling`."""
         if not settled:
             return
         if verb is Verb.ACK:
-            self.counters.acknowledged += sum([len(chunk) for _, chunk in settled])
+            count = sum([len(chunk) for _, chunk in settled])
+            self.counters.acknowledged += count
+            counts.acknowledged += count
         self.settling.settle(settled, verb)
 
     # -- refusals

@@ -175,8 +175,6 @@ def of_vhosts(of: Deriving) -> Sequence[Row]:
     vhost, limit, value = "/api/vhosts/{vhost}", "/api/vhost-limits/{vhost}/{name}", "/api/global-parameters/{name}"
     limited, within = {"name": "limit"}, "Topic permissions in a vhost"
     return (
-        of.list("/api/vhosts", VHOSTS, "Every vhost"),
-        of.one(vhost, VHOSTS, "One vhost", {"vhost": "name"}, right=SEES),
         of.put(vhost, vhosts.SET_VHOST, "Make or describe a vhost", description_of, thing="a vhost",
                body="description tags default_queue_type tracing"),
         of.do("DELETE", vhost, vhosts.DELETE_VHOST, "Delete a vhost with everything in it"),

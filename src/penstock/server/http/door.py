@@ -43,6 +43,7 @@ from penstock.server.http.reception import Reception, bare, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Pieces, Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
+from penstock.server.http.totals import VhostDoors
 from penstock.server.operating import Operating, Waits
 from penstock.server.people.access import NOBODY
 from penstock.server.people.logins import Derive
@@ -282,6 +283,7 @@ def rows_of(server: Server, facts: Facts, watching: Events) -> list[Row]:
         *of_bindings(of, house),
         *of_super_streams(house),
         *of_people(of, house),
+        *VhostDoors(house, facts).rows(),
         *of_vhosts(of),
         *message_rows(talk),
         *of_links(of, house),

@@ -13,10 +13,10 @@ from penstock.errors import Unavailable
 from penstock.records.rights import LOGIN, MANAGEMENT, MONITORING, Level
 from penstock.server.base.allocator import resident_bytes
 from penstock.server.base.faults import Chore
-from penstock.server.figures import Seen
 from penstock.server.follow import Asking
 from penstock.server.http.routes import Row as Path
 from penstock.server.notices import Missed, RingSource
+from penstock.server.sums import Seen
 from penstock.server.watch import Watch
 from penstock.wire.http.events import QUERY, TYPE, EventStream, Told, Wanted, read_wanted
 from penstock.wire.http.lists import HEADERS, turn

@@ -9,7 +9,6 @@ import os
 import resource
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate
 from math import inf
@@ -31,9 +30,9 @@ from penstock.server.base.rounds import BOUNDS
 from penstock.server.cluster.troubles import confirms_nothing
 from penstock.server.counters import Rates
 from penstock.server.figures import (
-    Seen,
     archive_numbers,
     consumers,
+    idle_since,
     processes,
     replay_numbers,
     standings,
@@ -42,6 +41,7 @@ from penstock.server.figures import (
 )
 from penstock.server.figures import facts as standing_facts
 from penstock.server.http.metrics import KINDS, MESSAGES, QUEUES, WHOLE, Line, Metrics
+from penstock.server.sums import Seen
 from penstock.units import parted_address
 
 if TYPE_CHECKING:
@@ -418,7 +418,9 @@ class Facts:
             "uptime": (SystemClock().mono() - self._began) // 1000,
             "processors": os.cpu_count() or 1,
             "os_pid": str(os.getpid()),
-            "fd_total": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+            "fd_total": (descriptors := resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+            "fd_used": len(os.listdir("/proc/self/fd")),
+            "sockets_total": descriptors,
             "sockets_used": len(self._server.amqp.sessions),
         }
 
@@ -437,6 +439,14 @@ class Facts:
     def exchange_types(self) -> Sequence[str]:
         """Types that an exchange may have."""
         return EXCHANGE_TYPES
+
+    def mono(self) -> int:
+        return self._server.engine.clock.mono()
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of bodies and buffers, by what they are for."""
+        self.refuse_early()
+        return self._server.engine.bodies.budget.by_name()
 
     def seen(self, who: Who) -> Seen:
         self.refuse_early()
@@ -481,17 +491,5 @@ class Facts:
             "consumer_capacity": capacity,
             "consumer_utilisation": capacity,
             "head_message_timestamp": head_published(queue, now, core.stamps),
-            **idle_since(queue, now.wall),
+            **idle_since(abs(queue.used_at), now.wall),
         }
-
-
-IDLE_US = 5_000_000
-"""A queue that nobody had to do with for so long is idle."""
-
-
-def idle_since(queue: Queue, wall: int) -> dict[str, object]:
-    """Since when nobody has to do with it, in RabbitMQ's words; nothing for a busy one."""
-    used = abs(queue.used_at)
-    if wall - used < IDLE_US or not used:
-        return {}
-    return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}

@@ -139,7 +139,9 @@ class Messages(Commands):
             batch.topics = engine.core.topic(vhost, exchange, key)
         published = await self.decide(lambda: self._publish(batch))
         counters = self.server.counters
+        here = counters.of(vhost)
         counters.published += 1
+        here.published += 1
         counters.sizes.add([body])
         counters.routed += published.stored
         if published.refused:
@@ -147,6 +149,7 @@ class Messages(Commands):
             raise published.refused[0][1]
         if published.unroutable:
             counters.unroutable_dropped += 1
+            here.unroutable_dropped += 1
         return not published.unroutable
 
     def _publish(self, batch: Publishes) -> Published:
@@ -213,7 +216,8 @@ class Getter(Receiver):
 
     def __init__(self, commands: Messages, queue: Queue, user: str) -> None:
         self._engine = commands.engine
-        self._counters = commands.server.counters
+        counters = commands.server.counters
+        self._counted = counters, counters.of(queue.vhost)
         self._queue = queue
         self._user = user
         self._waits: asyncio.Future[None] | None = None  # for what it is given
@@ -253,7 +257,8 @@ class Getter(Receiver):
         while not consumer.closed and not engine.core.pull(engine.now(), consumer, count):
             engine.arm()
             if consumer.targets is None or not self._queue.filters_look:
-                self._counters.get_empty += 1
+                for counted in self._counted:
+                    counted.get_empty += 1
                 return False
             looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             engine.scans.after.append(partial(resolve, looked))
@@ -265,13 +270,9 @@ class Getter(Receiver):
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
         assert piece.bodies is not None
-        counters, left = self._counters, effect.queue.ready
-        if effect.consumer.no_ack:
-            counters.delivered_get_auto_ack += len(piece.bodies)
-        else:
-            counters.delivered_get_manual_ack += len(piece.bodies)
-        if effect.redelivered:
-            counters.redelivered += len(piece.bodies)
+        left = effect.queue.ready
+        for counted in self._counted:
+            counted.fetch(len(piece.bodies), no_ack=effect.consumer.no_ack, again=effect.redelivered)
         self.chunks.append(piece.chunk)
         for row, body in enumerate(piece.bodies):
             topic = piece.topic_of(row)

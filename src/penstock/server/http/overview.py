@@ -23,19 +23,19 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import InvalidArgument
-from penstock.records.rights import ADMINISTERS, LOGIN, MONITORING, MONITORS, USES, WATCHES, Right
+from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, WATCHES, Right
 from penstock.server.doors.line import Ended
 from penstock.server.http.facts import Facts
 from penstock.server.http.metrics import QUEUES, Metrics
 from penstock.server.http.reception import DETAILED, PER_OBJECT
 from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Handler, Row
+from penstock.server.http.totals import Totals, memory_of
 from penstock.server.people.access import Who, judge
 from penstock.wire.http.lists import COLUMNS, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from penstock.server.figures import Seen, Sums
     from penstock.server.http.messages import Messages
 
 
@@ -74,6 +74,7 @@ def rows(facts: Facts) -> Sequence[Row]:
         _listed("/api/streams", streams, "Durable readers and their lag", WATCHES, "streams"),
         Row("GET", "/api/nodes", doors.nodes, "The one node", MONITORS, query=COLUMNS),
         Row("GET", "/api/nodes/{name}", doors.node, "The one node", MONITORS, query=COLUMNS),
+        Row("GET", "/api/nodes/{name}/memory", doors.memory, "What the node has memory for", MONITORS, query=COLUMNS),
         # also while this member follows; 404 without a cluster
         _plain("/api/cluster", facts.cluster, "Who leads the cluster, who is in sync, how far each is", MONITORS,
                own=True),
@@ -89,15 +90,12 @@ def rows(facts: Facts) -> Sequence[Row]:
 class _Overview:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
+        self._totals = Totals()
 
     async def overview(self, ask: Ask) -> Response:
         """Totals of what the user sees; addresses and the settings in force are for those who see everything."""
-        everything, seen, numbers = ask.may(MONITORING), self._facts.seen(ask.who), self._facts.metrics()
+        seen, numbers = self._facts.seen(ask.who), self._facts.metrics()
         sums = await seen.queues()
-        if everything:
-            went: Mapping[str, object] = {name: numbers[f"rabbitmq_global_messages_{of}"] for name, of in STATS.items()}
-        else:
-            went = {"publish": sums.published, "deliver_get": sums.delivered, "ack": sums.acknowledged}
         answer: dict[str, object] = {
             "product_name": "Penstock",
             "product_version": numbers.version,
@@ -107,11 +105,10 @@ class _Overview:
             "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
             "exchange_types": self._exchange_types(),
-            **_totals(seen, sums),
-            "message_stats": went,
+            **self._totals.of_overview(seen, sums, numbers, self._facts.mono()),
         }
-        if everything:
-            answer |= {"churn_rates": _churn(numbers), "listeners": list(self._facts.listeners())}
+        if seen.everything:
+            answer["listeners"] = list(self._facts.listeners())
             answer["penstock"] = dict(self._facts.overview())
         return json_response(only_columns(answer, ask.query))
 
@@ -131,9 +128,11 @@ class _Overview:
             "being_drained": self._facts.health().get("status") == "draining",
             "partitions": [],
             "mem_used": numbers["rabbitmq_process_resident_memory_bytes"],
+            "mem_calculation_strategy": "rss",
             "mem_limit": numbers["rabbitmq_resident_memory_limit_bytes"],
             "mem_alarm": bool(numbers["rabbitmq_alarms_memory_used_watermark"]),
             "disk_free": numbers["rabbitmq_disk_space_available_bytes"],
+            "disk_free_limit": numbers["rabbitmq_disk_space_available_limit_bytes"],
             "disk_free_alarm": bool(numbers["rabbitmq_alarms_free_disk_space_watermark"]),
             "exchange_types": self._exchange_types(),
             "auth_mechanisms": [{"name": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
@@ -151,45 +150,15 @@ class _Overview:
         node = self._node()
         return json_response(only_columns(node, ask.query)) if ask.names["name"] == node["name"] else not_found()
 
+    async def memory(self, ask: Ask) -> Response:
+        """What the node has memory for."""
+        known = ask.names["name"] == self._facts.node
+        return json_response(only_columns(memory_of(self._facts), ask.query)) if known else not_found()
+
     async def cluster_name(self, _: Ask) -> Response:
         """The name of the instance, or the one that tools gave it."""
         numbers = self._facts.metrics()
         return json_response({"name": numbers.cluster or numbers.node})
-
-
-STATS: Mapping[str, str] = {
-    "publish": "received", "confirm": "confirmed", "deliver_get": "delivered", "redeliver": "redelivered",
-    "ack": "acknowledged", "return_unroutable": "unroutable_returned", "drop_unroutable": "unroutable_dropped",
-}  # fmt: skip
-"""What an overview calls the counts of messages."""
-
-
-def _totals(seen: Seen, sums: Sums) -> dict[str, object]:
-    """What there is of what somebody sees."""
-    connections, channels = seen.connections()
-    return {
-        "object_totals": {
-            "connections": connections,
-            "channels": channels,
-            "consumers": sums.consumers,
-            "queues": sums.queues,
-            "exchanges": seen.exchanges(),
-        },
-        "queue_totals": {
-            "messages": sums.ready + sums.leased + sums.delayed,
-            "messages_ready": sums.ready,
-            "messages_unacknowledged": sums.leased,
-        },
-    }
-
-
-def _churn(numbers: Metrics) -> dict[str, object]:
-    """How many connections and channels came and went."""
-    return {
-        f"{thing}_{how}": numbers[f"rabbitmq_{thing}s_{of}"]
-        for thing in ("connection", "channel")
-        for how, of in (("created", "opened"), ("closed", "closed"))
-    }
 
 
 TEST_QUEUE = "aliveness-test"
