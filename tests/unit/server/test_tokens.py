@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,9 +19,10 @@ from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import DRIVER
 from penstock.records.tokens import login_of
 from penstock.server.people.access import Who
-from penstock.server.people.accounts import Account, Accounts, Kept, Permission, hash_password
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, hash_password
+from penstock.server.people.entitlements import Rights
 from penstock.server.people.logins import GOOD, Logins
-from penstock.server.people.tokens import ALL, OF_USER, is_of
+from penstock.server.people.tokens import ALL, OF_USER, Scoped, is_of
 from penstock.server.people.users import Users
 from unit.core.world import World
 
@@ -313,3 +314,48 @@ def test_a_queue_of_several_topics_is_declared_with_a_token_that_reads_all_of_th
             rights.declare("/", "mine", QueueSettings(underlying_topic="mine.a"), None)
             with pytest.raises(AccessRefused, match="may not read all topics"):
                 rights.declare("/", "mine", pattern, None)
+
+
+class Of(Rights):
+    """The rights of a user who may do with some names whatever is asked."""
+
+    def __init__(self, names: str) -> None:
+        super().__init__("ann", (), ())
+        self._names = names
+
+    def reads_topic(self, vhost: str, exchange: str, name: str) -> bool:
+        return name in self._names
+
+    writes_topic = sees_topic = reads_topic
+
+    def reads_queue(self, vhost: str, name: str) -> bool:
+        return name in self._names
+
+    writes_queue = sees_queue = reads_queue
+
+
+def test_a_token_and_its_user_are_both_asked_about_everything() -> None:
+    """Names: what the token is made for by its first letter, what its user may by the second."""
+    made = Token("id", "ann", "", "", "/", "c.", "w.", "r.", (), 60, 0.0)
+    names = [kind + whose for kind in "cwrx" for whose in "uo"]
+    token, whole = Scoped(made, Of("cu wu ru xu"), ()), Scoped(made, None, ())
+    asked: dict[str, tuple[Callable[[Rights, str, str], object], str]] = {
+        "reads_topic": (lambda who, vhost, name: who.reads_topic(vhost, "", name), "r"),
+        "writes_topic": (lambda who, vhost, name: who.writes_topic(vhost, "", name), "w"),
+        "reads_queue": (lambda who, vhost, name: who.reads_queue(vhost, name), "r"),
+        "writes_queue": (lambda who, vhost, name: who.writes_queue(vhost, name), "w"),
+        "sees_queue": (lambda who, vhost, name: who.sees_queue(vhost, name), "cwr"),
+        "sees_topic": (lambda who, vhost, name: who.sees_topic(vhost, "", name), "r"),
+    }
+    for word, (ask, kinds) in asked.items():
+        assert [name for name in names if ask(token, "/", name)] == [f"{kind}u" for kind in kinds], word
+        assert [name for name in names if ask(whole, "/", name)] == [f"{k}{of}" for k in kinds for of in "uo"], word
+        assert not any(ask(who, "other", name) for who in (token, whole) for name in names), word
+
+
+def test_a_token_that_monitors_sees_what_its_user_sees_and_reads_no_more_for_it() -> None:
+    made = Token("id", "ann", "", "", "/", "", "", "r.", ("monitoring",), 60, 0.0)
+    token = Scoped(made, Of("cu ru"), ("monitoring",))
+    for name, seen in (("cu", True), ("ru", True), ("ro", False), ("xx", False)):
+        assert (token.sees_queue("/", name), token.sees_topic("/", "", name)) == (seen, seen), name
+        assert token.reads_queue("/", name) is (name == "ru")

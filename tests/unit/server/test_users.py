@@ -249,3 +249,16 @@ def test_a_start_goes_on_where_the_names_of_vhosts_cannot_be_written(caplog: pyt
     accounts.load(disk)
     accounts.keep_named()
     assert "the next change tries it" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_a_topic_takes_the_permission_for_its_exchange_and_the_one_for_its_key(kind: str) -> None:
+    may, keys = {"read": "^$", "write": "^$", kind: "^(amq.default|x)$"}, {"read": "^$", "write": "^$", kind: "^a"}
+    ann = Permitted(
+        "ann",
+        [Permission("ann", "/", "", may["write"], may["read"])],
+        [TopicPermission("ann", "/", "x", keys["write"], keys["read"])],
+    )
+    for exchange, key, there in (("x", "a1", True), ("x", "b1", False), ("", "b1", True), ("y", "a1", False)):
+        for asked, ask in (("read", ann.reads_topic), ("write", ann.writes_topic)):
+            assert ask("/", exchange, key) is (there and asked == kind), (asked, exchange, key)
