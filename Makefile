@@ -31,7 +31,7 @@ help:
 	@echo "make audit        known faults of what the locks name, where the index of the packages tells them"
 	@echo "make sbom         what the wheel brings with it, as CycloneDX, in dist/"
 
-# With the archive of Spark's classes and the bytecode of the tests, which `make test` would else make first; what keeps
+# With the archive of Spark's classes and the bytecode of the tests, which `make test` would else make; what keeps
 # them from being made is told, and is a mistake for `make test` alone.
 install: $(STAMP)
 	-@$(MAKE) --no-print-directory -j $(CLASSES) $(BYTECODE)
@@ -67,7 +67,7 @@ pyright-whole: $(STAMP)
 test: export PYTHONHASHSEED := 0
 test: $(STAMP)
 	@$(VENV)/bin/ruff check .
-	@$(MAKE) --no-print-directory -j --keep-going $(CLASSES) $(BYTECODE)
+	@$(MAKE) --no-print-directory $(CLASSES)
 	@$(MAKE) --no-print-directory -j --keep-going mypy pyright pytest
 
 # Once: an archive of Spark's classes, with which each Java of the tests starts in half the time.
@@ -75,7 +75,7 @@ CLASSES := $(VENV)/spark-of-tests/classes.jsa
 $(CLASSES): | $(STAMP)
 	@PYTHONPATH=tests nice -n 19 $(PYTHON_IN) -W ignore -m spark_java
 
-# Once, too: the bytecode of all tests and of what they load, which each of the processes would else make before its first test.
+# By make install alone: the bytecode of all tests and of what they load, which the process that collects them would else make.
 BYTECODE := $(VENV)/bytecode-of-tests
 $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
