@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.dataset
@@ -13,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
 from penstock.spark.pipelines.folders import Place
-from penstock.spark.pipelines.outputs import GENERATES, Outputs
+from penstock.spark.pipelines.outputs import COMPILING, GENERATES, INTERPRETING, Outputs
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import Where
@@ -237,21 +238,75 @@ def test_spark_makes_code_for_a_query_whose_batches_take_long(
     staged = Outputs.staged
 
     def watched(outputs: Outputs, frame: Any, *others: Any) -> list[str]:
-        found.append(frame.sparkSession.conf.get(GENERATES) == "true")
+        conf = frame.sparkSession.conf
+        (kind,) = [one for one in (COMPILING, INTERPRETING) if all(conf.get(name) == one[name] for name in one)]
+        found.append(kind is COMPILING)
         return staged(outputs, frame, *others)
 
     def last_plan(name: str) -> str:
         given = {"from": {"queue": "flights", "columns": "id BIGINT", "max_rows": 10}, **more}
         lab.publish("flights", range(30))
-        definition = define(name=name, sql="SELECT id + 1 AS id FROM input", to=[{"topic": "out"}], **given)
+        definition = define(name=name, sql="SELECT id + 7001 AS id FROM input", to=[{"topic": "out"}], **given)
         return str(run(lab, definition, tmp_path / "spark")._jsq.explainInternal(False))
 
     lab.declare("flights", "out")
     monkeypatch.setattr(Outputs, "staged", watched)
     monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", 1e9)
+    before = compiled(lab)
     assert ("*(1)" in last_plan("quick")) is makes_code[0]
+    assert makes_code[0] or compiled(lab) == before  # no expression by itself either
     assert set(found) == set(makes_code[:1])
     found.clear()
     monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", -1.0)
     assert ("*(1)" in last_plan("slow")) is makes_code[2]
     assert [*found[:2], *{*found[2:]}] == makes_code
+
+
+def compiled(lab: Lab) -> int:
+    """How often Spark has compiled code."""
+    return int(lab.spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME().getCount())
+
+
+@pytest.mark.parametrize(("long", "together"), [(-1.0, 1e9), (1e9, -1.0)])
+def test_one_long_batch_is_worth_code_and_so_are_many(
+    monkeypatch: pytest.MonkeyPatch, long: float, together: float
+) -> None:
+    monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", long)
+    monkeypatch.setattr("penstock.spark.pipelines.outputs.ALL_S", together)
+    conf = dict(INTERPRETING)
+    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf=SimpleNamespace(set=conf.__setitem__)))
+    outputs = Outputs.__new__(Outputs)
+    outputs.interpreted, outputs.warm, outputs.took_s = True, False, 0.0
+    outputs._look_at_time(frame, 0.1)  # the first: what it takes is Spark's start
+    assert conf == INTERPRETING
+    outputs._look_at_time(frame, 0.1)
+    assert conf == COMPILING
+
+
+KINDS = """1L, CAST(1 AS TINYINT), true, CAST('NaN' AS FLOAT), -0.0D, 'a text of more than eight letters, ü', X'0102',
+    DATE'2026-01-01', TIMESTAMP'2026-01-01 00:00:00', 1.23, CAST(1.23 AS DECIMAL(30, 4)), array(1, null),
+    map('k', array(true, null)), named_struct('a', 1, 'b', CAST(null AS DECIMAL(30, 2))), INTERVAL '1' DAY,
+    make_interval(1, 2, 3)"""
+
+
+def test_rows_are_the_same_bytes_with_code_and_without(lab: Lab) -> None:
+    """A state is looked up by the bytes of its keys, and a query goes over to code while it has one."""
+    names = [f"col{place + 1}" for place in range(16)]
+    mixed = [f"if(n % 2 = 0, {name}, null), array({name}), named_struct('x', {name})" for name in names]
+    rows = f"SELECT * FROM (SELECT id AS n FROM range(3)), VALUES ({KINDS})"
+    context, told = lab.spark.sparkContext, list[list[str]]()
+    try:
+        for way in (COMPILING, INTERPRETING):
+            session = lab.spark.newSession()
+            for name, value in way.items():
+                session.conf.set(name, value)
+                context.setLocalProperty(name, value)  # as tasks of a query have it
+            plan = session.sql(f"SELECT {', '.join(mixed)} FROM ({rows})")._jdf.queryExecution().executedPlan()
+            before = compiled(lab)
+            told.append(sorted(bytes(row.getBytes()).hex() for row in plan.executeCollect()))
+            assert (compiled(lab) > before) is (way is COMPILING)
+    finally:
+        for name in INTERPRETING:
+            context.setLocalProperty(name, None)
+    assert told[0] == told[1]
+    assert len({*told[0]}) == 2

@@ -76,11 +76,15 @@ class Committed:
 
 
 GENERATES = "spark.sql.codegen.wholeStage"
-"""Whether Spark makes code for a query, which is compiled as it starts: a tenth of what nine small pipelines take until
-they all have results.  A plan that is interpreted has the same rows."""
+"""Whether Spark makes code for a query, which is compiled as it starts: an eighth of what nine small pipelines take
+until they all have results.  A plan that is interpreted has the same rows, byte for byte, as a state needs them."""
 
-LONG_S = 1.0
-"""A batch that takes so long is worth the code."""
+INTERPRETING = {GENERATES: "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+COMPILING = {GENERATES: "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+"""For the steps of a plan together, and for each expression that stands alone."""
+
+LONG_S, ALL_S = 1.0, 60.0
+"""A batch that takes so long is worth the code, and so are many that together do."""
 
 
 class Outputs:
@@ -110,7 +114,7 @@ class Outputs:
         letters: dead letters, which the tasks stage while they compute a batch.
         tasks: as whom they log in, if not as the driver.
         thresholds: how many rows may fail a rule before the batch does.
-        interpreted: Spark makes no code for the query until a batch, which is not the first, takes long.
+        interpreted: Spark makes no code for the query until its batches, but for the first, take long.
         """
         self.where = where
         self.tasks = tasks or where
@@ -125,6 +129,7 @@ class Outputs:
         self.thresholds = thresholds
         self.interpreted = interpreted
         self.warm = False  # a batch is done
+        self.took_s = 0.0  # those after it, together
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -209,8 +214,10 @@ class Outputs:
 
     def _look_at_time(self, frame: Any, took_s: float) -> None:
         """Whether the batches to come are worth code; the session of a frame is that of all batches of its query."""
-        if self.interpreted and self.warm and took_s > LONG_S:
-            frame.sparkSession.conf.set(GENERATES, "true")
+        self.took_s += took_s if self.warm else 0.0
+        if self.interpreted and self.warm and (took_s > LONG_S or self.took_s > ALL_S):
+            for name, value in COMPILING.items():
+                frame.sparkSession.conf.set(name, value)
             self.interpreted = False
         self.warm = True
 

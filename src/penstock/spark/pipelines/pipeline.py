@@ -27,7 +27,7 @@ from penstock.spark.pipelines.expectations import Letters, Post, Thresholds, che
 from penstock.spark.pipelines.folders import Place as Place
 from penstock.spark.pipelines.folders import refuse_unshared
 from penstock.spark.pipelines.lineage import Lineage
-from penstock.spark.pipelines.outputs import GENERATES, Committed, Outputs
+from penstock.spark.pipelines.outputs import INTERPRETING, Committed, Outputs
 from penstock.spark.pipelines.reset import carry_out, handover, places_of, request_of
 from penstock.spark.reading.inference import NO_MESSAGE
 from penstock.spark.remote import Where, remote
@@ -272,7 +272,8 @@ class Pipeline:
         for name in filter(lambda name: name.startswith("spark.sql."), definition.conf):
             session.conf.set(name, definition.conf[name])
         if interpreted := self._interpreted(spark):
-            session.conf.set(GENERATES, "false")
+            for name, value in INTERPRETING.items():
+                session.conf.set(name, value)
         known = {
             one.name: columns[one.name] if one.columns == "json" and columns.get(one.name) else
             self.inputs.columns(one, patience)
@@ -315,7 +316,8 @@ class Pipeline:
 
     def _interpreted(self, spark: Any) -> bool:
         """Whether Spark begins without code for it: nobody said otherwise, and no rules, whose counts need code."""
-        if GENERATES in self.definition.conf or spark.sparkContext.getConf().contains(GENERATES):
+        conf = spark.sparkContext.getConf()
+        if any(name in self.definition.conf or conf.contains(name) for name in INTERPRETING):
             return False
         return not any(one.expect for one in self.definition.inputs)
 
