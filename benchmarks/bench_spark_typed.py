@@ -10,8 +10,9 @@ a sum         of what stands under a condition, which Spark evaluates for both
 one column    of the four: Parquet's reader finds out, Penstock is told by `.schema(...)`
 
 Penstock reads the segments' files, and by turns through Flight.  `from_json` over the plain bodies stands beside
-them.  Then all columns of other bodies, a sixth as many of each: with fields that are not always there, an object that
-no column has, escapes, exponents, long texts, decimals and dates.
+them, and what no source in Python comes beyond: one that has nothing to do, as its typed batches are in memory
+(`floor`).  Then all columns of other bodies, a sixth as many of each: with fields that are not always there, an object
+that no column has, escapes, exponents, long texts, decimals and dates.
 
 A time is that of the whole: planning, tasks, the rows' way into Java, parsing.  CPU is that of all processes, Java,
 Python and the server.  Every read is checked: rows, and sums over all columns.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -120,11 +121,17 @@ def measure(house: House, messages: int, repeat: int) -> None:
         return bodies.selectExpr(f"from_json(CAST(body AS STRING), '{columns}') AS o").select("o.*")
 
     penstock().write.parquet(parquet)
+    ready = batches_in(house, parquet)
+
+    def floor(columns: str = COLUMNS) -> Any:
+        return spark.read.format(FLOOR).schema(columns).load(ready)
+
     ways: dict[str, Callable[..., Any]] = {
         "Parquet": lambda columns=COLUMNS: spark.read.schema(columns).parquet(parquet),
         "Penstock": penstock,
         "Flight": lambda columns=COLUMNS: penstock(columns, "false"),
         "from_json": from_json,
+        "floor": floor,
     }
     told = {way: spark_row(made(), CHECK) for way, made in ways.items()}
     if len(set(told.values())) > 1 or told["Parquet"][0] != messages:
@@ -155,6 +162,44 @@ def measure(house: House, messages: int, repeat: int) -> None:
                 budget = RATIO if (what, way) == ("all columns", "Penstock") else None
                 name = f"typed JSON, {what}: {way} beside Parquet"
                 emit(name, ratios, "times", budget=budget, sense="at least", settings=settings)
+
+
+FLOOR, FLOOR_ROWS = "typed_floor", 20_000
+"""The name of the format whose batches are there already, and how many rows each has: as many as Penstock's."""
+
+
+def batches_in(house: House, parquet: str) -> str:
+    """A file of Arrow batches with the rows of these Parquet files, and a format for it."""
+    from pyarrow.parquet import read_table
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
+        def __init__(self, file: str, names: list[str]) -> None:
+            self.file, self.names = file, names
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(place) for place in range(2)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            with pa.memory_map(self.file) as there:
+                batches: Any = pa.ipc.open_file(there)
+                for place in range(partition.value, batches.num_record_batches, 2):
+                    yield batches.get_batch(place).select(self.names)
+
+    class Ready(DataSource):  # type: ignore[misc]  # pyspark is untyped here
+        @classmethod
+        def name(cls) -> str:
+            return FLOOR
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(self.options["path"], schema.names)
+
+    house.spark.dataSource.register(Ready)
+    file = str(house.folder / "typed.arrow")
+    rows: Any = read_table(parquet)
+    with pa.ipc.new_file(file, rows.schema.remove_metadata()) as out:
+        out.write_table(rows.replace_schema_metadata(None), max_chunksize=FLOOR_ROWS)
+    return file
 
 
 def spark_row(frame: Any, columns: tuple[str, ...]) -> tuple[Any, ...]:
