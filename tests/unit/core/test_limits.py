@@ -9,7 +9,9 @@ import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.queue.refusing import Reckoning
 from penstock.errors import QueueFull
+from penstock.expr import compile_filter
 from penstock.records.entries import Control, Publishes
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import MODES, Overflow
@@ -392,3 +394,37 @@ def test_a_numbered_message_that_was_refused_may_come_again() -> None:
     queue = world.core.find_queue("/", "q")  # type: ignore[assignment]
     world.core.purge_queue(world.now, queue)
     assert publish(4, b"4") == (1, 0, 0)
+
+
+def test_what_is_written_as_a_whole_is_reckoned_over_its_batches() -> None:
+    """Neither count nor bytes: each batch alone would fit."""
+    world = World()
+    queue = world.declare("q", max_length=3, max_length_bytes=100, overflow="reject-publish")
+    topic, reckoning = world.core.topic("/", "", "q"), Reckoning()
+    for sizes, refused in (((40,), []), ((61, 40, 10, 1), [0, 3]), ((1,), [0])):
+        batch = Publishes(topic, DURABLE, [b"x" * size for size in sizes])
+        assert reckoning.refused(queue, world.now, batch, range(len(sizes))) == refused
+    assert reckoning.taken(queue) == 3
+
+
+def test_what_gave_way_is_nobodys_target() -> None:
+    """It had come back, and whoever's filter wants it had no room yet."""
+    world = World()
+    queue = world.declare("q", priority_expression="/p", max_length=2)
+    picky = world.subscribe(queue, "picky", max_backlog=1, filter=compile_filter("/t = 1"))
+    world.publish("q", b'{"t": 1, "p": 9}')
+    [held] = world.inbox[picky]
+    other = world.subscribe(queue, "other", max_backlog=1)
+    world.publish("q", b'{"t": 1, "p": 1}')
+    [back] = world.inbox[other]
+    world.core.unsubscribe(world.now, other, requeue=True)
+    world.turn()
+    assert queue.ready == 1
+    for rank in (2, 3):
+        world.publish("q", b'{"t": 0, "p": %d}' % rank)
+    assert queue.ready == 2
+    world.core.settle(world.now, queue, [range(held, held + 1)], Verb.ACK, by=picky)
+    world.turn()
+    queue.check()
+    assert world.inbox[picky] == [held]
+    assert not queue.lives(back)

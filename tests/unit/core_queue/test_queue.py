@@ -779,6 +779,18 @@ def test_parts_that_queues_share_while_empty_stay_empty() -> None:
     assert not idle.queue.main.holes
 
 
+def test_what_is_far_beyond_a_limit_gives_way_to_the_last_of_it() -> None:
+    """Nobody publishes or takes meanwhile: the queue comes back to it by itself."""
+    q = Bench()
+    q.publish(200_000)
+    q.queue.alter(q.now, QueueSettings(max_length=1), q.sink)
+    steps = 0
+    while q.queue.is_due(q.now):
+        q.advance(0)
+        steps += 1
+    assert (q.queue.ready, steps) == (1, 3)
+
+
 def test_a_limit_that_is_lifted_while_a_trim_is_at_it_holds_nobody_up() -> None:
     """Found by reading: what was beyond the limit was still `being removed first`, and nobody was given anything."""
     q = Bench()
