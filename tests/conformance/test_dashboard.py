@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -15,6 +16,10 @@ from penstock.testing import Broker
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+TURNED = "pay\u202elanosrep"
+"""A name of which a browser writes a part from the right to the left."""
 
 
 @pytest.fixture
@@ -94,6 +99,13 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.wait(lambda: "nonsense" in browser.run(failed), "why it failed")
         result = "return document.querySelector('[aria-label=Result]').childElementCount"
         assert browser.run(result) == 0, "what another statement gave stands below the one that failed"
+        http.do("PUT", f"queues/%2F/{quote(TURNED)}", {}, 201)
+        browser.run("location.hash = arguments[0]", f"#/queue/%2F/{quote(TURNED)}")
+        browser.see("pay⟨U+202E⟩lanosrep")  # as it is, and not the other way around
+        browser.run("import('/dashboard/dom.js').then((dom) => dom.say('It failed here.', true))")
+        browser.see("It failed here.")
+        browser.press("Queues", "nav")
+        browser.wait(lambda: "It failed here." not in browser.text(), "the note of another place to go")
         browser.size(420, 800)
         for place in ("", "queues", "queue/%2F/q", "sql"):
             browser.run("location.hash = arguments[0]", f"#/{place}")

@@ -1,7 +1,7 @@
 // The page: logging in, going from place to place, and the one stream of events that all places share.
 
 import { Follower, ask, logIn, logOut, loggedIn, onRefused } from "./api.js";
-import { fill, h, say } from "./dom.js";
+import { fill, h, legible, say, setText, unsay } from "./dom.js";
 import { cluster } from "./cluster.js";
 import { connections } from "./connections.js";
 import { links } from "./links.js";
@@ -56,7 +56,7 @@ function go() {
     href: `#/${one}`, "aria-current": one === name || (one === "queues" && name === "queue") ? "page" : null,
   }, shown)));
   present = open(...names);
-  document.title = `${present.title ?? title} · Penstock`;
+  document.title = `${legible(present.title ?? title)} · Penstock`;
   fill(main, present.node);
   const shown = present;
   follower = new Follower({ interval: "2s", top: 0, ...present.query }, {
@@ -75,7 +75,7 @@ function go() {
 }
 
 function showAlarms(list) {
-  const texts = list.map((one) => `${one.alarm}: ${one.reason}`);
+  const texts = list.map((one) => legible(`${one.alarm}: ${one.reason}`));
   if (alarms.textContent !== texts.join("")) fill(alarms, texts.map((text) => h("p", {}, text)));
 }
 
@@ -104,7 +104,7 @@ function showLogin(reason = "") {
 }
 
 function begin(who) {
-  document.getElementById("user").textContent = who.name;
+  setText(document.getElementById("user"), who.name);
   go();
 }
 
@@ -117,6 +117,7 @@ onRefused(() => {
   showLogin("The login is not good any more.");
 });
 window.addEventListener("hashchange", () => {
+  unsay();
   go();
   main.focus({ preventScroll: true });
   window.scrollTo(0, 0);

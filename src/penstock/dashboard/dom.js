@@ -15,8 +15,13 @@ export function h(tag, attributes, ...children) {
 export function append(node, children) {
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : String(child));
+    node.append(child instanceof Node ? child : legible(child));
   }
+}
+
+// A text with a sign in place of each character that would have the browser write others in another order.
+export function legible(text) {
+  return String(text).replace(/[\u202a-\u202e\u2066-\u2069]/g, (one) => `⟨U+${one.charCodeAt(0).toString(16).toUpperCase()}⟩`);
 }
 
 export function fill(node, ...children) {
@@ -27,7 +32,8 @@ export function fill(node, ...children) {
 
 // Changes the text only where it is another, so that a selection stays.
 export function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = legible(text);
+  if (node.textContent !== shown) node.textContent = shown;
 }
 
 // -- numbers
@@ -140,6 +146,11 @@ export function say(text, failed = false) {
   const box = document.getElementById("say");
   fill(box, h("p", { class: failed ? "failed" : "done" }, text,
     h("button", { type: "button", class: "plain", "aria-label": "Dismiss", onclick: () => fill(box) }, "✕")));
+}
+
+// What failed is told where it failed: on another page it is over.
+export function unsay() {
+  if (document.querySelector("#say .failed")) fill(document.getElementById("say"));
 }
 
 // Asks in a dialog.  `fields` are elements; `act` does it and gives a sentence, or throws; true once it was done.

@@ -1,7 +1,7 @@
 // A SELECT over queues, topics and views.
 
 import { ask } from "./api.js";
-import { count, fill, h, shown } from "./dom.js";
+import { count, fill, h, setText, shown } from "./dom.js";
 
 const SHOWN = 1000;
 
@@ -36,7 +36,7 @@ export function sql() {
       show(found);
     } catch (error) {
       told.textContent = "";
-      problem.textContent = error.name === "AbortError" ? "Stopped." : error.message;
+      setText(problem, error.name === "AbortError" ? "Stopped." : error.message);
       problem.hidden = false;
     } finally {
       asking = null;
