@@ -44,6 +44,9 @@ TOLD = {
     "from the beginning are not told one by one, nor are limits told as parameters, too; to read it takes the tag "
     "`administrator`, for it tells of all vhosts and of people ([but of a settings file without any "
     "`[[permission]]`](http.md#events))",
+    "`x-delivery-limit` of a quorum queue": "what a channel or a connection holds as it closes cleanly goes back "
+    "without counting, and `x-delivery-count` says one more all the same; of a connection that is lost the oldest "
+    "delivery of each consumer counts. In RabbitMQ each of them counts",
     "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
     "connections and of single channels are not among them",
 }
