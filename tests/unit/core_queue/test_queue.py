@@ -12,14 +12,26 @@ import orjson
 import pytest
 
 from penstock.core.commands.deliveries import Delivery
-from penstock.core.effects import Cancelled, Deliver, DeliverEach, Dying, Effect, Fetch, Purpose, Scan, Verb, delivered
+from penstock.core.effects import (
+    Cancelled,
+    Deliver,
+    DeliverEach,
+    Dying,
+    Effect,
+    Fetch,
+    Gone,
+    Purpose,
+    Scan,
+    Verb,
+    delivered,
+)
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.queue import Queue
 from penstock.errors import AccessRefused
 from penstock.records.chunks import Chunk, Now, as_chunk, unpack_pairs
 from penstock.records.entries import Control, Publishes, Rows, Topic, singly
-from penstock.records.event_actions import OnExpire
+from penstock.records.event_actions import OnDelete, OnExpire
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings, Retry
 
@@ -639,6 +651,23 @@ def test_an_action_is_for_its_reasons_only() -> None:
     assert q.queue.dying == 0
     q.settle(range(b, b + 1), Verb.CANCEL, by=worker)
     assert q.queue.dying == 1
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_action_hears_of_whoever_is_acknowledged_alone(watched: bool, count: int) -> None:
+    q = Bench(fairness_model="round-robin")
+    if watched:
+        q.queue.declared = replace(q.queue.declared, actions=(OnDelete("q"),))
+    workers = [q.worker(max_backlog=1) for _ in range(6)]
+    q.publish(6)
+    q.sent()
+    lsns = [worker.leases.lone for worker in workers[:count]]
+    assert all(lsns)
+    held = [(worker, [range(lsn, lsn + 1)]) for worker, lsn in zip(workers, lsns, strict=False)]
+    assert q.queue.settle_several(q.now, held, q.sink) == count
+    told = [lsn for effect in q.sink.take_effects() if isinstance(effect, Gone) for one in effect.chunks for lsn in one]
+    assert told == (lsns if watched else [])
 
 
 # -- filters
