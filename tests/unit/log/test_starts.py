@@ -150,8 +150,9 @@ def test_a_checkpoint_of_another_format_is_not_used_though_its_sum_is_right(magi
     assert "another format" in warnings[0]
 
 
-def test_checkpoints_above_an_lsn_are_removed_for_good() -> None:
-    disk = SimDisk()
+@pytest.mark.parametrize("seed", range(6))
+def test_checkpoints_above_an_lsn_are_removed_for_good(seed: int) -> None:
+    disk = SimDisk(seed=seed)
     for lsn in (5, 8):
         checkpoints.write(disk, 7, lsn, b"state", {})
     checkpoints.remove_above(disk, 8)
