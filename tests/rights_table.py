@@ -152,6 +152,7 @@ HTTP: Mapping[str, Way] = {
     "GET /api/streams": Way("streams"),
     "GET /api/nodes": Way("node"),
     "GET /api/nodes/{name}": Way("node"),
+    "GET /api/nodes/{name}/memory": Way("node"),
     "GET /api/cluster": Way("node", other="404"),
     "GET /api/tokens": Way("own"),
     "POST /api/tokens": Way("own of a vhost", {"lasts_s": 5}),

@@ -1,6 +1,6 @@
 """A sample of the soak, and the proof that it notices what it is there to notice.
 
-`PENSTOCK_SAMPLE_SECONDS` sets the length of the sample (20).  `make soak` runs it for an hour.
+`PENSTOCK_SAMPLE_SECONDS` sets the length of the sample (30).  `make soak` runs it for an hour.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from soak.books import ACKED, CONFIRMED, PROVEN, REFUSED, Books, body_of
 from soak.slope import LIMITS, MIB, judge
 from soak.soak import Soak, told
 
-SAMPLE_S = float(os.environ.get("PENSTOCK_SAMPLE_SECONDS", "20"))
+SAMPLE_S = float(os.environ.get("PENSTOCK_SAMPLE_SECONDS", "30"))
 LEAK_S = 9.0
 WARM_UP = 10.0
 
