@@ -37,14 +37,18 @@ class Forks(gateway_base.Popen2IO):
 
     def __init__(self, command: Sequence[str], execmodel: Any, address: str) -> None:
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
-        super().__init__(os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb"), execmodel)
         try:
             self.popen = Forked(
                 command, stdin=theirs_in, stdout=theirs_out, stderr=2, env=os.environ, address=address
             )  # fmt: skip
+        except (OSError, AssertionError):
+            os.close(ours_in)
+            os.close(ours_out)
+            raise
         finally:
             os.close(theirs_in)
             os.close(theirs_out)
+        super().__init__(os.fdopen(ours_in, "wb"), os.fdopen(ours_out, "rb"), execmodel)
 
     def wait(self) -> int | None:
         with suppress(OSError, AssertionError):

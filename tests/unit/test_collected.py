@@ -74,7 +74,8 @@ def test_reports_are_those_of_processes_that_xdist_starts(tmp_path: Path) -> Non
 
 def test_what_cannot_be_collected_is_told_by_those_that_xdist_starts(tmp_path: Path) -> None:
     (tmp_path / "test_wrong.py").write_text("import no_such_module\n")
-    status, said = told(tmp_path, "-n", "1")
+    status, said = told(tmp_path, "-n", "1", "-W", "error")
     assert status == 1
     assert "1 error in some time" in said
+    assert "ResourceWarning" not in said, "what nobody forked for is closed"
     assert "No module named 'no_such_module'" in said
