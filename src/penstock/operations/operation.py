@@ -81,6 +81,10 @@ class House(Protocol):
         """Close the connections of these users, or those to this vhost, with code 320."""
         ...
 
+    def forget_counts(self, vhost: str) -> None:
+        """What was counted of a vhost's messages is not told of the next one of its name."""
+        ...
+
     def connections(self, user: str | None) -> Iterator[dict[str, object]]:
         """Open AMQP connections in RabbitMQ's words, oldest first; user None: everybody's."""
         ...

@@ -103,6 +103,7 @@ async def empty(house: House, vhost: str) -> None:
     """Nothing is left of a vhost that is not there: whoever makes one of its name finds it empty, its past too."""
     while left := await house.decide(lambda: _emptied(house, vhost)):  # noqa: ASYNC110 - others have their turn
         await asyncio.sleep(0 if left > 0 else COPIED_S)
+    house.forget_counts(vhost)
 
 
 def _emptied(house: House, vhost: str) -> int:

@@ -8,7 +8,7 @@ nothing; the first look shows none.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 from math import inf
@@ -206,7 +206,7 @@ class Rates:
     """The last look at each of some queues, or connections."""
 
     def __init__(self) -> None:
-        self._seen = Remembered[int | str, Look](REMEMBERED)
+        self._seen = Remembered[Hashable, Look](REMEMBERED)
         # when, microseconds with room, the share then
         self._spare = Remembered[int, tuple[int, int, float]](REMEMBERED)
 
@@ -214,9 +214,9 @@ class Rates:
         return self.told(queue.id, mono, NAMES, queue_counts(queue))
 
     def told(
-        self, key: int | str, mono: int, names: Iterable[str], counts: Counts, *, falls: bool = False
+        self, key: Hashable, mono: int, names: Iterable[str], counts: Counts, *, falls: bool = False
     ) -> dict[str, object]:
-        """Counts of one thing by name, each with its rate.  key: the id of a queue, or the name of something else."""
+        """Counts of one thing by name, each with its rate.  key: the id of a queue, or names."""
         seen = self._seen.get(key)
         latest = look(seen, mono, counts, falls=falls)
         if latest is not seen:

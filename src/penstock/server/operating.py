@@ -355,6 +355,10 @@ class Operating:
                 session.close_by_server(why)
         self.engine.arm()
 
+    def forget_counts(self, vhost: str) -> None:
+        """What was counted of a vhost's messages is not told of the next one of its name."""
+        self.server.counters.vhosts.pop(vhost, None)
+
     @property
     def links(self) -> Links:
         """Sessions as administrators see them.  Raises Unavailable while the server starts."""

@@ -99,6 +99,21 @@ def test_of_a_vhost_and_of_the_server_also_when_channels_and_queues_are_gone(
     assert http.get("vhosts/%2F")["messages_ready"] == 1
 
 
+def test_a_vhost_of_the_name_of_one_that_is_deleted_begins_at_nothing(http: Http) -> None:
+    http.do("PUT", "vhosts/other", {}, 201)
+    where = pika.URLParameters(http.broker.amqp_url)
+    where.virtual_host = "other"
+    with pika.BlockingConnection(where) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", "nowhere", b"x")
+        assert http.get("vhosts/other")["message_stats"]["publish"] == 1
+    assert http.get("vhosts/other")["message_stats"]["publish"] == 1
+    http.do("DELETE", "vhosts/other", None, 204)
+    http.do("PUT", "vhosts/other", {}, 201)
+    assert counts(http.get("vhosts/other")["message_stats"]) == NONE
+
+
 def test_rates_are_between_two_looks(http: Http) -> None:
     for path in ("overview", "vhosts/%2F"):
         http.get(path)

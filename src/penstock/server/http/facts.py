@@ -419,7 +419,6 @@ class Facts:
             "processors": os.cpu_count() or 1,
             "os_pid": str(os.getpid()),
             "fd_total": (descriptors := resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-            "fd_used": len(os.listdir("/proc/self/fd")),
             "sockets_total": descriptors,
             "sockets_used": len(self._server.amqp.sessions),
         }

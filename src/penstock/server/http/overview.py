@@ -127,6 +127,7 @@ class _Overview:
             "running": True,
             "being_drained": self._facts.health().get("status") == "draining",
             "partitions": [],
+            "fd_used": numbers["rabbitmq_process_open_fds"],
             "mem_used": numbers["rabbitmq_process_resident_memory_bytes"],
             "mem_calculation_strategy": "rss",
             "mem_limit": numbers["rabbitmq_resident_memory_limit_bytes"],

@@ -6,7 +6,7 @@ queues that they see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.operations.vhosts import VHOSTS
@@ -49,8 +49,8 @@ class Totals:
                 "queues": sums.queues,
                 "exchanges": seen.exchanges(),
             },
-            "queue_totals": self._depths(f"depths {seen.whose}", sums, mono),
-            "message_stats": self._stats(f"stats {seen.whose}", seen, None, sums, mono),
+            "queue_totals": self._depths(("depths", seen.whose), sums, mono),
+            "message_stats": self._stats(("stats", seen.whose), seen, None, sums, mono),
         }
         if seen.everything:
             counts = tuple(int(numbers[f"rabbitmq_{of}"]) for of in CHURN.values())
@@ -58,15 +58,14 @@ class Totals:
         return told
 
     def of_vhost(self, seen: Seen, vhost: str, sums: Sums, mono: int) -> dict[str, object]:
-        key = f"{seen.whose} {vhost}"
-        stats = self._stats(f"stats of {key}", seen, vhost, sums, mono)
-        return {**self._depths(f"depths of {key}", sums, mono), "message_stats": stats}
+        stats = self._stats(("stats", seen.whose, vhost), seen, vhost, sums, mono)
+        return {**self._depths(("depths", seen.whose, vhost), sums, mono), "message_stats": stats}
 
-    def _depths(self, key: str, sums: Sums, mono: int) -> dict[str, object]:
+    def _depths(self, key: Hashable, sums: Sums, mono: int) -> dict[str, object]:
         counts = sums.ready + sums.leased + sums.delayed, sums.ready, sums.leased
         return self._rates.told(key, mono, DEPTHS, counts, falls=True)
 
-    def _stats(self, key: str, seen: Seen, vhost: str | None, sums: Sums, mono: int) -> dict[str, object]:
+    def _stats(self, key: Hashable, seen: Seen, vhost: str | None, sums: Sums, mono: int) -> dict[str, object]:
         if seen.everything:
             return self._rates.told(key, mono, STATS, seen.counts(vhost))
         return self._rates.told(key, mono, NAMES, sums.counts)
