@@ -12,6 +12,7 @@ import pytest
 from penstock.core.state.pending import DecidedPart, DecidedState
 from penstock.errors import LogDamaged, Unavailable
 from penstock.operations.vhosts import SET_VHOST, empty
+from penstock.server.counters import Counters
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer
 from penstock.server.flight.operation_actions import keeping_actions
@@ -71,9 +72,13 @@ def test_a_vhost_is_empty_when_what_is_decided_for_it_has_come() -> None:
             decided.clear()
         return asked[-1]
 
-    house = SimpleNamespace(accounts=Accounts(), core=core, now=lambda: world.now, decide=decide)
+    forgotten = list[str]()
+    house = SimpleNamespace(
+        accounts=Accounts(), core=core, now=lambda: world.now, decide=decide, forget_counts=forgotten.append
+    )
     asyncio.run(empty(cast("Any", house), "gone"))
     assert asked == [-1, -1, -1, 0]
+    assert forgotten == ["gone"]
 
 
 class Copying:
@@ -101,7 +106,7 @@ def test_changes_of_accounts_from_two_doors_come_one_after_another() -> None:
 
     accounts, told = Kept(), list[tuple[str, object]]()
     notices = SimpleNamespace(accounts=told.extend)
-    server = SimpleNamespace(accounts=accounts, engine=SimpleNamespace(notices=notices))
+    server = SimpleNamespace(accounts=accounts, counters=Counters(), engine=SimpleNamespace(notices=notices))
     doors = [Door(cast("Any", server)) for _ in range(2)]
 
     async def work() -> list[object]:
