@@ -120,7 +120,7 @@ def test_sql_reads_all_of_them_as_columns(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("inside", [b"[", b'{"b":'])
-@pytest.mark.parametrize("levels", [40, 100])
+@pytest.mark.parametrize("levels", [40, 100, 126, 127, 128, 129, 1000])
 def test_what_nests_deep_is_json_from_some_level_on(engine: Engine, inside: bytes, levels: int) -> None:
     """An answer has at most some 60 levels: one body with more failed every `SELECT *` of its queue."""
     ends = b"]" if inside == b"[" else b"}"
@@ -128,6 +128,19 @@ def test_what_nests_deep_is_json_from_some_level_on(engine: Engine, inside: byte
     found = rows(engine, "SELECT * FROM t ORDER BY lsn", [deep, b'{"c":7}'])
     assert [row["c"] for row in found] == [None, 7]
     assert "1" in str(found[0]["a"])
+
+
+@pytest.mark.parametrize("levels", [100, 127, 128, 1000])
+def test_the_fields_of_a_deep_body_are_those_that_others_have(engine: Engine, levels: int) -> None:
+    """Beyond DuckDB's 128 levels it had none, though a filter found each."""
+    text = b'"]}\\\\\\""'
+    deep = b'{"big":340282366920938463463374607431768211455,"less":-1,"n":18446744073709551615,"d":' + b"[" * levels
+    deep += text + b"]" * levels + b',"o":{"deep":' + b'{"x":' * levels + text + b"}" * levels + b',"b":2.5},"s":"x"}'
+    [found, _] = rows(engine, "SELECT big, less, n, o.b AS b, d, s FROM t ORDER BY lsn", [deep, b'{"z":[7]}'])
+    assert (found["big"], found["less"], found["n"], found["b"]) == (float(2**128), -1, 2**64 - 1, 2.5)
+    assert (str(found["d"]).count("["), found["s"]) == (levels, "x")
+    for text in ("/less = -1", "/o/b = 2.5", "/s = 'x'", "/n > 18446744073709551614"):
+        assert compile_filter(text).matches([deep]) == [True], text
 
 
 def test_sql_sums_what_equal_names_say_last(engine: Engine) -> None:

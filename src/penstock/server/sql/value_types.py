@@ -17,8 +17,8 @@ names that `json_transform` reads.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
 import orjson
@@ -291,17 +291,29 @@ class Fields:
         """Learn from the bodies of a page."""
         self._db.register("page", pa.Table.from_batches([page.select(["body", AS_READ])]))
         try:
-            # What nests deeper than DuckDB follows has no structure, and `try` makes that NULL.
-            sql = f'SELECT try(json_structure(coalesce("{AS_READ}", try(decode(body))))) AS shape FROM page'
-            found = self._db.sql(sql).to_arrow_table().column("shape")
+            bodies = f'SELECT coalesce("{AS_READ}", try(decode(body))) AS read FROM page'
+            found = self._structures(f"SELECT read, try(json_structure(read)) AS shape FROM ({bodies})")
         finally:
             self._db.unregister("page")
-        for text in found.unique().to_pylist():
+        for text in found:
             if text is not None and text.startswith("{") and text not in self._seen:
                 if len(self._seen) < SEEN_MAX:
                     self._seen.add(text)
-                with suppress(orjson.JSONDecodeError):  # it nests as deep as no reader goes, and has no structure
-                    self._merge(cast("dict[str, object]", orjson.loads(text)))
+                self._merge(cast("dict[str, object]", orjson.loads(text)))
+
+    def _structures(self, sql: str) -> list[str | None]:
+        """Of texts and what DuckDB says of them; of one that nests deeper than it follows, as far as it is a type."""
+        deep = "CASE WHEN shape IS NULL AND json_valid(read) THEN read END"
+        rows = self._db.sql(f"SELECT shape, {deep} AS deep FROM ({sql})").to_arrow_table()
+        shapes, texts = rows.column("shape"), rows.column("deep")
+        if texts.null_count == len(texts):
+            return cast("list[str | None]", shapes.unique().to_pylist())
+        told = zip(shapes.to_pylist(), texts.to_pylist(), strict=True)
+        return [shape if text is None else self._structure(shallow(text, LEVELS_MAX + 3)) for shape, text in told]
+
+    def _structure(self, text: str) -> str | None:
+        [(found,)] = self._db.execute("SELECT json_structure(?)", [text]).fetchall()
+        return cast("str | None", found)
 
     def _merge(self, found: dict[str, object]) -> None:
         shape, wanted = self._shape, self._wanted
@@ -331,6 +343,26 @@ class Fields:
 
 LEVELS_MAX = 32
 """Lists and objects in each other that are a type; what nests deeper is JSON there.  Results may have twice as many."""
+
+
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+"""What tells how deep a place of a JSON text is: texts, in which brackets are none, and brackets."""
+
+
+def shallow(text: str, levels: int) -> str:
+    """A JSON text in which each list and object that deep in others is null."""
+    out, depth, start = list[str](), 0, 0
+    for mark in _MARK.finditer(text):
+        if mark[0] in "[{":
+            depth += 1
+            if depth == levels:
+                out.append(text[start : mark.start()])
+        elif mark[0] in "]}":
+            if depth == levels:
+                out.append("null")
+                start = mark.end()
+            depth -= 1
+    return "".join(out) + text[start:]
 
 
 def read_shape(told: object, *, listed: bool = False, levels: int = LEVELS_MAX) -> Shape:
