@@ -16,6 +16,7 @@ from typing import Any, Self
 from urllib.request import urlopen
 
 import pika
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from forked import Forked, can_fork, of_the_product
@@ -23,6 +24,9 @@ from waiting import Patience
 
 START_S, END_S = 60.0, 60.0
 """A machine that does much else takes its time."""
+
+PIKAS_MISTAKES = (AMQPConnectorException, AssertionError, KeyError, ValueError)
+"""What pika raises beside its own errors and the system's where a server ends while it connects."""
 
 
 def all_durable(server: LiveServer) -> bool:

@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import pika
-from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
+from live_server import PIKAS_MISTAKES
 from penstock.replication.register import decode
 from penstock.server.cluster.packets import LOST
 from penstock.server.cluster.registers import register_at
@@ -174,7 +174,10 @@ name = "work"
         """Raises AMQPError or OSError where nobody serves."""
         socket.create_connection(("127.0.0.1", self.door), 5).close()
         parameters = pika.ConnectionParameters("127.0.0.1", self.door, socket_timeout=5, heartbeat=20)
-        connection = pika.BlockingConnection(parameters)
+        try:
+            connection = pika.BlockingConnection(parameters)
+        except PIKAS_MISTAKES as error:
+            raise ConnectionError(f"{self.name} ends") from error
         self.connections.append(connection)
         return connection
 
@@ -341,7 +344,7 @@ class Publisher:
                 continue
             try:
                 connection = server.connect()
-            except (AMQPError, AMQPConnectorException, OSError):  # the second one: it ends in the middle of a handshake
+            except (AMQPError, OSError):
                 continue
             self._channel = connection.channel()
             self._channel.confirm_delivery()
