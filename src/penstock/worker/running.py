@@ -78,7 +78,7 @@ async def handle(worker: Worker, message: Message, counts: Counts, calls: Off, s
     ack       the function returned; what it returned is published with the ack where the worker says so
     retry     it raised or took too long, or what it returned could not be published; the reason is kept
     reject    the body is not what it takes
-    release   the worker stops and had to interrupt it
+    release   the worker stops and had to interrupt it; where that was the last delivery its result says so
     What the function settled itself stays as it is.  calls, settles: threads for functions that are no coroutines, and
     for what waits for the server.  Never raises but CancelledError.
     """
@@ -102,7 +102,7 @@ async def _handled(worker: Worker, message: Message, counts: Counts, calls: Off,
     except asyncio.CancelledError:
         held = message.outcome is None
         if held:
-            await asyncio.shield(asyncio.ensure_future(settles(partial(release, message))))
+            await asyncio.shield(asyncio.ensure_future(settles(partial(_interrupted, worker, message))))
         if late is None:  # else it is counted
             counts.settled(message.outcome or "release")
         raise
@@ -198,7 +198,7 @@ def _settle(worker: Worker, message: Message, verb: str, reason: str, result: ob
     elif (
         results is not None
         and id is not None
-        and (verb == "reject" or (verb == "retry" and results.is_last(message, worker.queue)))
+        and (verb == "reject" or results.is_last(message, worker.queue, failed=verb == "retry"))
     ):
         results.failed(id, message, verb, reason)
     else:
@@ -263,10 +263,10 @@ def give_back(message: Message) -> None:
         logger.debug("%r is not given back, for the server has taken it back: %s", message, error)
 
 
-def release(message: Message) -> None:
-    """Give a message back, uncounted; one that the server has taken back is no matter."""
+def _interrupted(worker: Worker, message: Message) -> None:
+    """Give a message back, uncounted where its queue allows that; one that the server has taken back is no matter."""
     try:
-        message.release()
+        _settle(worker, message, "release", "interrupted at its last delivery, for its worker stopped", None)
     except PenstockError as error:
         logger.debug("%r is not released, for the server has taken it back: %s", message, error)
 

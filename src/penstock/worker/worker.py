@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -141,7 +142,7 @@ class Results:
             raise InvalidArgument("results: name a topic")
         self.topic = topic
         self._keep = f"{span(keep, 'results_for')}us"
-        self._limits = dict[str, float]()  # deliveries of a message, by queue
+        self._limits = dict[str, tuple[float, float]]()  # failures and deliveries of a message, by queue
 
     def prepare(self, client: Client, queues: Iterable[str]) -> None:
         """The topic is there, and it is known how often each queue delivers a message."""
@@ -158,9 +159,13 @@ class Results:
         """What is published with the acknowledgement."""
         return self.topic, {"id": id, "state": DONE, "value": value}
 
-    def is_last(self, message: Message, queue: str) -> bool:
-        """Whether a failure of this delivery is the last one.  queue: its own, where the message does not say it."""
-        return message.attempt >= self._limits.get(message.queue or queue, float("inf"))
+    def is_last(self, message: Message, queue: str, *, failed: bool) -> bool:
+        """Whether the message is given up if this delivery failed, or else if it is given back.
+
+        queue: its own, where the message does not say it.
+        """
+        failures, deliveries = self._limits.get(message.queue or queue, (math.inf, math.inf))
+        return message.attempt >= (failures if failed else deliveries)
 
     def failed(self, id: str, message: Message, verb: str, reason: str) -> None:
         """Settle a message that failed for good, and keep why."""
@@ -173,15 +178,14 @@ class Results:
         transaction.commit()
 
 
-def _deliveries(settings: Mapping[str, Any]) -> float:
-    """After how many deliveries a queue gives a message up."""
+def _deliveries(settings: Mapping[str, Any]) -> tuple[float, float]:
+    """After how many failures a queue gives a message up, and after how many deliveries, whatever became of them."""
     told: dict[str, Any] = {name: one["value"] for name, one in settings.items()}
     retry: Any = told.get("retry") or {}
     returns: int | None = told.get("delivery_limit")
-    limits: list[int] = [told.get("max_deliveries") or 0, retry.get("attempts") or 0]
-    if returns is not None and returns >= 0:
-        limits.append(returns + 1)
-    return min((one for one in limits if one), default=float("inf"))
+    deliveries: float = told.get("max_deliveries") or math.inf
+    attempts: float = retry.get("attempts") or math.inf
+    return min(deliveries, attempts, math.inf if returns is None or returns < 0 else returns + 1), deliveries
 
 
 @dataclass(slots=True)

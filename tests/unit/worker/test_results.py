@@ -131,6 +131,34 @@ def test_a_failure_counts_when_it_is_the_last(queue: str) -> None:
         assert [one.body for one in server.sow("dead")] == [b'{"id":1}']
 
 
+@pytest.mark.parametrize("queue", ["q", "r"])
+async def test_who_is_interrupted_at_the_last_delivery_has_failed(queue: str) -> None:
+    """What is given back counts for `max_deliveries`: the message was a dead letter, and nobody told who waited."""
+    app, at_work = penstock.App(grace="10ms", results="results"), asyncio.Event()
+
+    @app.worker(queue)
+    async def work(order: Order) -> None:
+        at_work.set()
+        await asyncio.sleep(3600)
+
+    with broker() as server, penstock.connect(server.flight_url) as client:
+        task = await asyncio.to_thread(client.submit, queue, {"id": 1})
+        for number in range(2):
+            assert await asyncio.to_thread(task.record) is None, number
+            serving = asyncio.create_task(app.serve(url=server.flight_url))
+            await asyncio.wait_for(at_work.wait(), 20)
+            at_work.clear()
+            app.stop()
+            await serving
+        dead = [one.body for one in server.sow("dead")]
+        if queue == "r":
+            assert (dead, await asyncio.to_thread(task.record)) == ([], None)
+            return
+        assert dead == [b'{"id":1}']
+        with pytest.raises(WorkFailed, match="interrupted at its last delivery, for its worker stopped"):
+            await asyncio.to_thread(task.get, "5s")
+
+
 def test_a_body_that_does_not_fit_has_failed() -> None:
     with broker() as server, penstock.connect(server.flight_url) as client:
         wrong = client.submit("q", {"id": "x"})
