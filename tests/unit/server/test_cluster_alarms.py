@@ -18,9 +18,8 @@ from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.alarms import Alarms, FollowerAlarms, alarms
 from penstock.server.cluster import leading
-from penstock.server.cluster.full_disk import FullDisk
 from penstock.server.cluster.leading import Cluster
-from penstock.server.cluster.troubles import confirms_nothing
+from penstock.server.cluster.troubles import FullDisk, confirms_nothing
 from sim.serverkit import Life, clock
 
 if TYPE_CHECKING:

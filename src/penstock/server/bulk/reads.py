@@ -1,12 +1,8 @@
-"""Reads in the child: the same code as in a Flight thread, over what the server listed.
-
-Positions come as chunks: a range as [state, attempt, start, stop], packed LSNs as [state, attempt, name of the bytes].
-"""
+"""Reads in the child: the same code as in a Flight thread, over what the server listed."""
 
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,11 +14,10 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.history.history import Batches, History, Limits
 from penstock.log.record_batches import column
-from penstock.records.chunks import Chunk
 from penstock.records.schema import COLUMNS
 from penstock.server.bulk.requests import GivenUp, Request
-from penstock.server.flight.queue_rows import Part, planned
 from penstock.server.flight.queue_rows import content as content_rows
+from penstock.server.flight.queue_rows import planned, unpack
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
 MATCHES_MAX = 1_000_000
@@ -115,32 +110,6 @@ def measured(
     """How far so many messages or bytes of a replay reach."""
     history = History(request.view, request.gone, request.most)
     return asdict(history.measure(Replay(**command), start, end, Limits(rows, bytes, parts)))
-
-
-def pack(parts: Sequence[Part]) -> dict[str, object]:
-    """Positions for a request, without copying them."""
-    named = dict[str, object]()
-    told = list[list[object]]()
-    for at, part in enumerate(parts):
-        if isinstance(part.chunk, range):
-            told.append([part.state, part.attempt, part.chunk.start, part.chunk.stop])
-        else:
-            named[f"chunk{at}"] = memoryview(part.chunk)
-            told.append([part.state, part.attempt, f"chunk{at}"])
-    return {"parts": told, **named}
-
-
-def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
-    out = list[Part]()
-    for state, attempt, *where in parts:
-        chunk: Chunk
-        if len(where) == 2:
-            chunk = range(where[0], where[1])
-        else:
-            chunk = array("q")
-            chunk.frombytes(packed[where[0]])
-        out.append(Part(state, chunk, attempt))
-    return out
 
 
 @contextmanager

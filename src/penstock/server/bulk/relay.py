@@ -15,9 +15,8 @@ import pyarrow as pa
 from penstock.history.history import Batches, History, Limits, Measured, Past
 from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
-from penstock.server.bulk import reads
 from penstock.server.bulk.process import on_log
-from penstock.server.flight.queue_rows import Part
+from penstock.server.flight.queue_rows import Part, pack
 from penstock.server.flight.record_rows import Held
 from penstock.server.views.record_query import Counts
 from penstock.wire.flight.bookmarks import parse_span
@@ -151,7 +150,7 @@ class Relay:
             count = count // command.parts + 1
         if not self._is_large(start, end, most=count * LONE, filtered=filtered):
             return None
-        return self._read(name, {"command": asdict(command), **reads.pack(parts)}, start, end, gone)
+        return self._read(name, {"command": asdict(command), **pack(parts)}, start, end, gone)
 
     def _is_large(self, start: int, end: int, *, most: int = 1 << 62, filtered: bool = False) -> bool:
         if self.archived(start, end):

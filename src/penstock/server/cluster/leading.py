@@ -31,11 +31,10 @@ from penstock.replication.register import decode
 from penstock.server import saying
 from penstock.server.alarms import SETTINGS, not_in_force
 from penstock.server.base.loading import POOL, begun, end_children, ended, environment
-from penstock.server.cluster.full_disk import FullDisk, way_out
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
-from penstock.server.cluster.troubles import Troubles, news, out_of_sync
+from penstock.server.cluster.troubles import FullDisk, Troubles, news, out_of_sync, way_out
 from penstock.server.doors.door_process import begin_no_more
 from penstock.server.people.accounts import FILE as ACCOUNTS
 

@@ -12,6 +12,7 @@ each message.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -58,6 +59,36 @@ def snapshot(queue: Queue, states: Sequence[str], limit: int | None = None) -> l
             some = queue.standing(state) if limit is None else queue.first(limit, state)
             found += (Part(state, run.chunk, run.tally.attempt) for _, run, _ in some)
     return found
+
+
+def pack(parts: Sequence[Part]) -> dict[str, object]:
+    """Positions for a request to another process, without copying them.
+
+    A range as [state, attempt, start, stop], packed LSNs as [state, attempt, name of the bytes].
+    """
+    named = dict[str, object]()
+    told = list[list[object]]()
+    for at, part in enumerate(parts):
+        if isinstance(part.chunk, range):
+            told.append([part.state, part.attempt, part.chunk.start, part.chunk.stop])
+        else:
+            named[f"chunk{at}"] = memoryview(part.chunk)
+            told.append([part.state, part.attempt, f"chunk{at}"])
+    return {"parts": told, **named}
+
+
+def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
+    """What `pack` was given, of a request as it arrived."""
+    out = list[Part]()
+    for state, attempt, *where in parts:
+        chunk: Chunk
+        if len(where) == 2:
+            chunk = range(where[0], where[1])
+        else:
+            chunk = array("q")
+            chunk.frombytes(packed[where[0]])
+        out.append(Part(state, chunk, attempt))
+    return out
 
 
 def content(command: QueueContent, parts: Sequence[Part], log: Past, history: History) -> tuple[pa.Schema, Batches]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config.foreign.rabbitmq_plugins import without_plugins
+from penstock.cli.migrating import without_plugins
 from penstock.errors import InvalidArgument
 
 
