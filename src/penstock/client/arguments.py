@@ -46,7 +46,7 @@ _COROUTINE, _VARARGS = 0x80, 0x04  # `inspect.CO_COROUTINE`, `CO_VARARGS`: that 
 _UNWRITTEN: Final = "which is no text in UTF-8"
 
 
-def _written(text: str) -> bool:
+def is_written(text: str) -> bool:
     """Whether it has a form in UTF-8."""
     if text.isascii():
         return True
@@ -58,7 +58,7 @@ def _written(text: str) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    return isinstance(value, str) and _written(value)
+    return isinstance(value, str) and is_written(value)
 
 
 def _are_texts(value: object) -> bool:
@@ -80,7 +80,7 @@ def _of(*kinds: type) -> Callable[[object], bool]:
 
 
 _SEVERAL: Final = "Sequence[str]"
-_KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+_KINDS: Final[dict[str, tuple[Callable[[object], bool], str]]] = {
     "str": (_is_text, "text"),
     _SEVERAL: (_are_texts, "a sequence of texts"),
     "bytes": (_of(bytes), "bytes"),
@@ -90,9 +90,11 @@ _KINDS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "datetime": (_of(datetime), "a datetime"),
     "timedelta": (_of(timedelta), "a timedelta"),
     "Mapping[str, object]": (_of(Mapping), "names with their values"),
+    "Arguments": (_of(Mapping), "names with their values"),
+    "Callable": (callable, "a function"),
     "None": (lambda value: value is None, "None"),
 }
-"""The words of a signature that are looked at: what a value has to be, and how that is said."""
+"""The words of a signature that are looked at: what a value has to be, and how that is said.  Our classes follow."""
 
 
 def arguments_checked(thing: T) -> T:
@@ -108,8 +110,11 @@ def arguments_checked(thing: T) -> T:
 
 
 def _checked(function: FunctionType) -> Callable[..., Any]:
-    kinds = {name: kind for name, said in function.__annotations__.items() if (kind := _kind(name, said)) is not None}
     made = function.__name__ == "__init__"
+    known = {} if made else function.__globals__
+    kinds = {
+        name: kind for name, said in function.__annotations__.items() if (kind := _kind(name, said, known)) is not None
+    }
     if not kinds or (made and not any("str" in kind for kind in kinds.values())):  # messages, by us, by the thousand
         return function
     code = getattr(function, "__wrapped__", function).__code__
@@ -153,12 +158,27 @@ def _checked(function: FunctionType) -> Callable[..., Any]:
     return wraps(function)(now)
 
 
-def _kind(name: str, said: object) -> tuple[str, ...] | None:
-    """What an argument may be; None: that is not for us to say."""
+def _kind(name: str, said: object, known: Mapping[str, object]) -> tuple[str, ...] | None:
+    """What an argument may be; None: that is not for us to say.  known: where its classes are found."""
     if name == "return" or not isinstance(said, str) or said == "None":
         return None
-    kind = tuple(said.split(" | "))
+    if said.startswith("Callable[") and said.endswith("] | None"):
+        return ("Callable", "None")
+    kind = tuple(one if one in _KINDS else _class(known.get(one)) for one in said.split(" | "))
     return kind if all(one in _KINDS for one in kind) else None
+
+
+def _class(found: object) -> str:
+    """The word for a class of the client, which is looked at from then on; empty for any other, and for a protocol."""
+    if (
+        not isinstance(found, type)
+        or not found.__module__.startswith("penstock.client.")
+        or getattr(found, "_is_protocol", False)
+    ):
+        return ""
+    word = f"{found.__module__}.{found.__name__}"
+    _KINDS.setdefault(word, (_of(found), f"a {found.__name__}"))
+    return word
 
 
 def _fits(value: object, kind: tuple[str, ...]) -> bool:
@@ -167,7 +187,7 @@ def _fits(value: object, kind: tuple[str, ...]) -> bool:
 
 def encoded(text: str, what: str) -> bytes:
     """Text in UTF-8.  InvalidArgument, which names `what` it is, for half a pair of surrogates."""
-    if not _written(text):
+    if not is_written(text):
         raise InvalidArgument(f"{what} is {_shown(text)}, {_UNWRITTEN}")
     return text.encode()
 
@@ -178,10 +198,13 @@ def _refused(who: str, name: str, value: object, kind: tuple[str, ...]) -> Inval
     if _SEVERAL in kind and isinstance(value, list | tuple):
         value, many = next(one for one in cast("list[object]", value) if not _is_text(one)), "a sequence with "
     told = f"{who}: {name} is {many}{_shown(value)}"
-    if isinstance(value, str) and not _written(value) and ("str" in kind or _SEVERAL in kind):
+    if isinstance(value, str) and not is_written(value) and ("str" in kind or _SEVERAL in kind):
         return InvalidArgument(f"{told}, {_UNWRITTEN}")
-    words = " or ".join(word for one, (_, word) in _KINDS.items() if one in kind)
-    return InvalidArgument(f"{told}, not {words}: that is of type {type(value).__name__}")
+    words = " or ".join(_KINDS[one][1] for one in sorted(kind, key=list(_KINDS).index) if one != "None")
+    none = " or None" if "None" in kind else ""
+    of = type(value)
+    named = f"{of.__module__}.{of.__name__}" if of.__module__.startswith("penstock.") else of.__name__
+    return InvalidArgument(f"{told}, not {words}{none}: that is of type {named}")
 
 
 def _shown(value: object) -> str:

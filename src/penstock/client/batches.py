@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Generic, Self
+from numbers import Integral
+from typing import Generic, Self, cast
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from penstock.client import messages, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.exchange import Exchange
 from penstock.client.messages import B, Following, Rows, Values, reason_of
-from penstock.errors import InvalidBody, PreconditionFailed
+from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of
 
 OUTCOMES = (None, "ack", "release", "retry", "reject", "lost")
@@ -46,6 +47,24 @@ class Message(messages.Message[B]):
         self._outcomes[self._row] = OUTCOMES.index(outcome)
 
 
+def _numbers(rows: object, verb: str) -> list[int]:
+    """The numbers of rows in ascending order, each once; also those of numpy and Arrow.  InvalidArgument."""
+    if isinstance(rows, pa.Array | pa.ChunkedArray):
+        rows = cast("list[object]", rows.to_pylist())
+    if isinstance(rows, str | bytes) or not isinstance(rows, Iterable):
+        reason = "; a reason is reason=..." if isinstance(rows, str) else ""
+        raise InvalidArgument(f"{verb}: rows is {rows!r}, not the numbers of rows such as [0, 2]{reason}")
+    return sorted({_number(one, f"{verb}: rows has") for one in cast("Iterable[object]", rows)})
+
+
+def _number(row: object, what: str) -> int:
+    truth = isinstance(row, bool) or type(row).__name__ in ("bool_", "bool")  # numpy's are called the one or the other
+    if truth or not isinstance(row, Integral):
+        mask = "; of a mask take numpy.flatnonzero(mask)" if truth else ""
+        raise InvalidArgument(f"{what} {bool(row) if truth else row!r}, which is no number of a row{mask}")
+    return int(row)
+
+
 @arguments_checked
 class Batch(Generic[B]):
     """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
@@ -65,6 +84,7 @@ class Batch(Generic[B]):
         return len(self._rows)
 
     def __getitem__(self, row: int) -> Message[B]:
+        row = _number(row, "batch[row]: the row")
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return Message[B](self._rows, row % len(self), self, self._outcomes)
@@ -105,7 +125,7 @@ class Batch(Generic[B]):
     def _settle(
         self, verb: str, rows: Iterable[int] | None, delay: int | None = None, reason: str | None = None
     ) -> bool:
-        chosen = self.unsettled if rows is None else sorted(set(rows))
+        chosen = self.unsettled if rows is None else _numbers(rows, verb)
         for row in chosen:
             if not 0 <= row < len(self):
                 raise PreconditionFailed(f"row {row}: the batch has {len(self)}")

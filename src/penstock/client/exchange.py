@@ -27,7 +27,7 @@ import pyarrow as pa
 from penstock.client.bodies import Reader
 from penstock.client.link import Link, not_here, rebuilt, said, understood, watch
 from penstock.client.messages import Following, Message, Rows
-from penstock.client.transactions import Opening, Transaction
+from penstock.client.transactions import Opening, Transaction, check_options
 from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import FOR_EVER_S
 from penstock.wire.flight.commands import SETTLE
@@ -309,6 +309,7 @@ class Exchange:
             transaction.ack(message)
             for one in following:
                 topic, body, options = one if len(one) == 3 else (*one, {})
+                check_options(options)
                 transaction.publish(topic, body, **cast("dict[str, Any]", options))
 
     # -- what its consumer asks

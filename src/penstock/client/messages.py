@@ -23,7 +23,7 @@ from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import Reader, decoded, parsed, plain
 from penstock.client.showing import facts
-from penstock.errors import InvalidBody, PreconditionFailed, Refused
+from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import fence_of
@@ -45,6 +45,19 @@ UNTYPED: Any = None
 
 Following: TypeAlias = "tuple[str, object] | tuple[str, object, Mapping[str, object]]"
 """A message to publish: topic, body, and options of `Client.publish`."""
+
+
+def followings(given: object) -> list[Following]:
+    """Messages that are published with an ack, each of which is one.  InvalidArgument."""
+    form = "(topic, body) or (topic, body, options)"
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        raise InvalidArgument(f"ack: publish is {given!r}, not messages such as [('bills', body)]")
+    found = list(cast("Iterable[object]", given))
+    for one in found:
+        parts = cast("Sequence[object]", one) if isinstance(one, tuple | list) else ()
+        if len(parts) not in (2, 3) or (len(parts) == 3 and not isinstance(parts[2], Mapping)):
+            raise InvalidArgument(f"ack: publish has {one!r}, which is no message: write {form}")
+    return cast("list[Following]", found)
 
 
 REASON_MOST = 500
@@ -338,7 +351,7 @@ class Message(Values, Generic[B]):
                    or neither; then this waits until all is durable.  `Client.transaction` does the same with more.
         Errors, with `publish`: as for `Transaction.commit`; the message is still held.
         """
-        following = list(publish)
+        following = followings(publish) if publish != () else ()
         if not following:
             return self._settle("ack")
         self.holder.ack_with(self, following)

@@ -12,22 +12,18 @@ Arrow without importing either.
 from __future__ import annotations
 
 import re
-import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, partial
-from math import isfinite
-from numbers import Number, Real
 from typing import Any, Self, TypeVar, cast
 
 import orjson
 import pyarrow as pa
 
 from penstock.client.arguments import encoded
+from penstock.client.json_bodies import JSON, body_of, is_textless, to_json
 from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.client.waiting import attended, begun
@@ -40,102 +36,8 @@ from penstock.wire.flight.received import check_sent
 
 T = TypeVar("T")
 
-JSON = "application/json"
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 * 2**20
-
-
-def body_of(body: object) -> tuple[bytes, str | None]:
-    """Bytes and content type: bytes and text as they are, anything else as JSON."""
-    if isinstance(body, bytes):
-        return body, None
-    if isinstance(body, bytearray | memoryview):
-        return bytes(body), None
-    if isinstance(body, str):
-        return encoded(body, "body"), None
-    made = to_json(body)
-    if b"null" in made and (place := _endless(body)) is not None:
-        raise InvalidArgument(f"a body does not become JSON: {place} is none of its numbers; None becomes null")
-    return made, JSON
-
-
-def _endless(value: object, place: str = "") -> str | None:
-    """Where NaN or an infinity is, which would be written as null and read back as None."""
-    value = _built(value)
-    if isinstance(value, float):
-        return None if isfinite(value) else f"{value} at {place or 'the whole body'}"
-    inner: Iterable[tuple[object, object]] = ()
-    if isinstance(value, Mapping):
-        inner = cast("Mapping[object, object]", value).items()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inner = enumerate(cast("Iterable[object]", value))
-    elif is_dataclass(value):
-        inner = ((one.name, getattr(value, one.name)) for one in fields(value))
-    found = (_endless(one, f"{place}/{name}") for name, one in inner)
-    return next((one for one in found if one is not None), None)
-
-
-def to_json(value: object) -> bytes:
-    """JSON text, with null for NaN, and numbers, truths and lists for those of numpy.
-
-    InvalidArgument for what JSON cannot hold.
-    """
-    try:
-        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError as error:
-        why = error.__cause__ or error
-        raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {why}") from None
-
-
-def _built(value: object) -> object:
-    """What a value of numpy, a pydantic model or a msgspec struct is in Python's own types; any other as it is.
-
-    Known without importing any of the three.
-    """
-    kind = type(value)
-    if hasattr(kind, "dtype") and (tolist := getattr(value, "tolist", None)) is not None:
-        plain: object = tolist()
-        if isinstance(plain, Real) and hasattr(plain, "dtype"):  # a long double, which Python has no number for
-            return float(plain)
-        return plain
-    if hasattr(kind, "__pydantic_serializer__") and not is_dataclass(kind):
-        return cast("Any", value).model_dump(mode="json", by_alias=True)
-    if hasattr(kind, "__struct_config__"):
-        return cast("Any", sys.modules["msgspec"]).to_builtins(value, enc_hook=_plain)
-    return value
-
-
-def _plain(value: object) -> object:
-    """What orjson takes instead of a value that it does not know, also of numpy: arrays of texts, or with gaps."""
-    known = _built(value)
-    if type(known) is not type(value):
-        return known
-    if isinstance(value, bytes | bytearray | memoryview):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError as error:
-            raise TypeError(f"bytes that are no UTF-8 text ({error.reason} at byte {error.start})") from None
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[object, object]", value))
-    if isinstance(value, set | frozenset | tuple | deque):
-        return list(cast("Iterable[object]", value))
-    if isinstance(value, timedelta):
-        return _iso_duration(value)
-    if _textless(value):
-        raise TypeError(f"a {type(value).__name__} has no text of its own: give a dict, a dataclass or a model")
-    return str(value)
-
-
-def _iso_duration(value: timedelta) -> str:
-    """As ISO 8601 has it, and pydantic and msgspec read it."""
-    whole = abs(value)
-    part = f".{whole.microseconds:06}".rstrip("0") if whole.microseconds else ""
-    return f"{'-' if value < whole else ''}P{whole.days}DT{whole.seconds}{part}S"
-
-
-def _textless(value: object) -> bool:
-    """Whether what a value says of itself is no text for others: where it lies in memory, or how Python writes it."""
-    return type(value).__str__ is object.__str__ and value is not None and not isinstance(value, Number)
 
 
 def when(time: str, at: datetime | int | None, span: str, after: Duration | None) -> dict[str, int | None]:
@@ -176,7 +78,7 @@ def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | 
     for name, value in cast("Mapping[object, object]", given).items():
         if not isinstance(name, str):
             raise InvalidArgument(f"headers: the name {name!r} is not text")
-        if _textless(value):
+        if is_textless(value):
             raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
         text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
         encoded(name, "headers: the name")

@@ -195,7 +195,7 @@ class Contents(Administration):
                 select=texts(select),
                 stats=True if stats is not None else None,
             ),
-            None if stats is None else partial(_told, stats),
+            None if stats is None else partial(tell_stats, stats),
         )
 
     def sow_delete(
@@ -312,9 +312,11 @@ def messages_of(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
         yield from (Message(rows, row) for row in range(len(rows)))
 
 
-def _told(stats: Callable[[dict[str, int]], object], data: bytes) -> None:
+def tell_stats(stats: Callable[[dict[str, int]], object], data: bytes) -> None:
+    """Call the caller's function, whose errors are its own."""
     with understood():
-        stats(said(data)["stats"])
+        told = said(data)["stats"]
+    stats(told)
 
 
 def texts(value: str | Sequence[str] | None) -> list[str] | None:

@@ -29,14 +29,23 @@ from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address
 from penstock.client.waiting import attended
-from penstock.errors import PreconditionFailed, Unavailable
+from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
 from penstock.units import Duration, wait_of
+from penstock.wire.fields import nearest
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.commands import PUBLISH
 from penstock.wire.flight.received import Goal, check_sent
 from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
+
+
+def check_options(given: Mapping[str, object]) -> None:
+    """Refuse what is no option of a message that is published in one step with other things."""
+    known = [name for name in Transaction.publish.__annotations__ if name not in ("topic", "body", "return")]
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"ack: publish: {name!r} is no option of a message{nearest(name, known)}")
 
 
 class Opening(Protocol):

@@ -14,8 +14,8 @@ from typing_extensions import TypedDict
 import penstock
 from penstock.client.arguments import QueueOptions
 from penstock.client.bodies import plain, reader_of
+from penstock.client.json_bodies import body_of
 from penstock.client.messages import Message, Rows
-from penstock.client.outgoing import body_of
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
 from penstock.config.queue_values import Kind
 from penstock.errors import InvalidArgument, InvalidBody

@@ -94,7 +94,9 @@ def called(call: Callable[..., Any], wrong: str, value: object) -> None:
         elif name == wrong:
             given[name] = value
         elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
-            given[name] = "x" if name in texts else NEEDED.get(str(parameter.annotation), 1)
+            ours = inspect.unwrap(call).__globals__.get(parameter.annotation)
+            other = object.__new__(ours) if inspect.isclass(ours) else 1
+            given[name] = "x" if name in texts else NEEDED.get(str(parameter.annotation), other)
     result = call(*places, **given)
     if inspect.isawaitable(result):
         asyncio.run(_over(result))

@@ -47,12 +47,12 @@ class Repr:
 
 NO_TEXT = "has no text of its own: give a dict, a dataclass or a model"
 NO_JSON = [
-    (object(), f"a body of type object does not become JSON: a object {NO_TEXT}"),
-    ({"a": Repr()}, f"a body of type dict does not become JSON: a Repr {NO_TEXT}"),
+    (object(), f"a body of type object does not become JSON: an object {NO_TEXT}"),
+    ({"a": Repr()}, f"a body of type dict does not become JSON: at /a: a Repr {NO_TEXT}"),
     ([lambda: 1], f"a function {NO_TEXT}"),
     ((number for number in range(3)), f"a generator {NO_TEXT}"),
     (Repr, f"a type {NO_TEXT}"),
-    ({"a": 2**64}, "Integer exceeds 64-bit range"),
+    ({"a": 2**64}, "18446744073709551616 at /a is no whole number of 64 bits: make it text"),
     ({"a": b"\xff"}, r"bytes that are no UTF-8 text \(invalid start byte at byte 0\)"),
 ]
 

@@ -52,7 +52,7 @@ class Message(Values, Generic[B]):
 
     async def ack(self, *, publish: Iterable[Following] = ()) -> bool:
         """Done: it will not come again.  publish, and when this is False: as for `penstock.Message.ack`."""
-        return bool(await self._run(partial(self._inner.ack, publish=list(publish))))
+        return bool(await self._run(partial(self._inner.ack, publish=publish)))
 
     @property
     def fence(self) -> int:
@@ -119,6 +119,9 @@ class Batch(Generic[B]):
 
     def __len__(self) -> int:
         return len(self._inner)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def __getitem__(self, row: int) -> Message[B]:
         return Message(self._inner[row], self._run)
