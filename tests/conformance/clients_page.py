@@ -128,11 +128,17 @@ def differences() -> str:
     ])  # fmt: skip
 
 
+def _in_its_file(name: str) -> str:
+    """The name of a test without the folders of its file: "test_x.py::test[a/b]"."""
+    file, colons, test = name.partition("::")
+    return f"{Path(file).name}{colons}{test}"
+
+
 def write(outcomes: Mapping[str, str], cases: Mapping[str, int]) -> bool:
     """The page of a run, by the names of tests; False, and nothing is written, where one failed or little was run."""
     rows = list[str]()
     for run in RUNS:
-        names = [name for name in outcomes if Path(name).name.startswith(tuple(run.files))]
+        names = [name for name in outcomes if _in_its_file(name).startswith(tuple(run.files))]
         found = [outcomes[name] for name in names]
         if "failed" in found or not (found or run.lock):
             return False

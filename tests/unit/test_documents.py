@@ -211,6 +211,16 @@ def test_the_page_of_clients_is_of_a_whole_run(monkeypatch: pytest.MonkeyPatch, 
     assert not clients_page.PAGE.exists()
 
 
+def test_the_page_of_clients_counts_every_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A case whose value has a slash was none of its test's."""
+    monkeypatch.setattr(clients_page, "PAGE", tmp_path / "clients.md")
+    run = next(one for one in RUNS if one.client == "promtool")
+    monkeypatch.setattr(clients_page, "RUNS", [run])
+    cases = [f"tests/conformance/{run.files[0]}[{page}]" for page in ("metrics", "metrics/per-object")]
+    assert clients_page.write(dict.fromkeys(cases, "passed"), {})
+    assert "| 2 of 2 |" in clients_page.PAGE.read_text()
+
+
 PAGES = {"amps.md": 190, "limits-and-rings.md": 50, "massive-queues.md": 26}
 """Each page that names a test for every sentence, and how many rows it has at least."""
 NAMED = re.compile(r"`(test_[a-z0-9_]+|tests/[\w/]+\.py)`")
