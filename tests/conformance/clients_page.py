@@ -40,10 +40,10 @@ OWN = "its own suite, against a server"
 TOLD = {
     "`amq.rabbitmq.trace`": "what no queue takes is not told, nor are events; connection, channel and user are "
     "empty where a message did not come by AMQP",
-    "`amq.rabbitmq.event`": "channels, logins, and who made a change are not told; the exchanges that a vhost has "
-    "from the beginning are not told one by one, nor are limits told as parameters, too; to read it takes the tag "
-    "`administrator`, for it tells of all vhosts and of people ([but of a settings file without any "
-    "`[[permission]]`](http.md#events))",
+    "`amq.rabbitmq.event`": "whose a consumer is is not told; logins that are let in are told of AMQP alone, those "
+    "that are refused of every door; the exchanges that a vhost has from the beginning are not told one by one, nor "
+    "are limits told as parameters, too; to read it takes the tag `administrator`, for it tells of all vhosts and of "
+    "people ([but of a settings file without any `[[permission]]`](http.md#events))",
     "`x-delivery-limit` of a quorum queue": "what a channel or a connection holds as it closes cleanly goes back "
     "without counting, and `x-delivery-count` says one more all the same; of a connection that is lost the oldest "
     "delivery of each consumer counts. In RabbitMQ each of them counts",

@@ -256,6 +256,7 @@ class App(Server):
             at_round_end=self.pulse.at_round_end(self.loop),
             shares=self.shares,
         )
+        self.logins.on_refused = self.engine.event_exchange.refused
         clock = self.engine.clock
         self.users.wall = lambda: clock.wall() / 1e6  # no token lasts longer because a clock was set back
         pools = self.pools

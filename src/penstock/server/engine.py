@@ -35,8 +35,9 @@ from penstock.server.asking.scanning import Backfills, Scans
 from penstock.server.base.faults import asker_behind, asker_of
 from penstock.server.base.rounds import Nap
 from penstock.server.base.runtime import Runtime
+from penstock.server.event_exchange import EventExchange
 from penstock.server.gates import Gates, Rooms, receiver_of
-from penstock.server.notices import EventExchange, Notices
+from penstock.server.notices import Notices
 from penstock.server.people.access import Shares
 from penstock.server.pipelines import PipelineReports
 from penstock.server.replaying import Replays
@@ -236,7 +237,7 @@ class Engine(Runtime):
         if some := core.take_effects():
             self._perform(some)
         faults.behind = True
-        if tells or self.notices.attendance:
+        if tells or self.notices.attendance or self.notices.asked:
             self.notices.gather(journal)
         if core.traced:
             self.traces.gather(journal)

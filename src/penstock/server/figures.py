@@ -22,7 +22,7 @@ from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import STATS, Rates, look, with_rates
 from penstock.server.doors.door_process import figures_of
-from penstock.units import parted_address
+from penstock.server.notices import end_of, ends, name_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -278,16 +278,6 @@ def idle_since(used: int, wall: int) -> dict[str, object]:
     return {"idle_since": datetime.fromtimestamp(used / 1e6, UTC).isoformat(timespec="milliseconds")}
 
 
-def name_of(session: Connection) -> str:
-    """How a connection is called: both of its ends."""
-    return f"{session.peer} -> {session.local}"
-
-
-def _ends(session: Connection) -> dict[str, object]:
-    host, port = parted_address(session.peer)
-    return {"peer_host": host, "peer_port": int(port) if port.isdecimal() else 0}
-
-
 class Links:
     """Looks at sessions as they are."""
 
@@ -306,7 +296,6 @@ class Links:
         machine, clock = session.machine, self.server.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
-        local_host, local_port = parted_address(session.local)
         age_us = clock.mono() - session.opened_at
         called = machine.client_properties.get("connection_name")
         return {
@@ -321,9 +310,7 @@ class Links:
             "state": "closing" if session.closing else "blocked" if waits else "running",
             "ssl": session.tls is not None,
             **({} if session.tls is None else session.tls.plain()),
-            **_ends(session),
-            "host": local_host,
-            "port": int(local_port) if local_port.isdecimal() else 0,
+            **ends(session),
             "channels": len(session.channels),
             "channel_max": machine.channel_max,
             "frame_max": machine.frame_max,
@@ -378,7 +365,7 @@ class Links:
             "acks_uncommitted": 0 if channel.tx is None else channel.tx.acknowledged,
             "message_stats": with_rates(STATS, counts, latest.rates),
             **idle_since(clock.wall() - (clock.mono() - latest.since), clock.wall()),
-            "connection_details": {"name": connection, **_ends(session)},
+            "connection_details": {"name": connection, **end_of(session.peer, "peer_")},
         }
 
     def close(self, name: str, reason: str) -> None:

@@ -7,19 +7,18 @@ queues at once: the first of them are told one by one, the others as a number.
 The feed is a ring of the last few thousand events.  Everybody who looks on reads it from a place of his own, so a slow
 one costs nothing but his place: what he has not read when the ring comes round is lost to him, and he is told.
 
-Whoever has bound a queue to `amq.rabbitmq.event` of the default vhost has them as messages, as RabbitMQ's plugin of
-that name has it: the routing key is the event (`queue.created`, `connection.closed` ...), the headers say what it is
-about, the body is empty.  While nothing is bound nothing is done, and what cannot be stored is not told.
+Who asked for what is decided is known to the door alone, so it marks what is its own: `Notices.by`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import orjson
 
@@ -27,21 +26,20 @@ from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
 from penstock.core.state.encoding import as_table
-from penstock.core.topology.topology import EVENTS
-from penstock.errors import InvalidArgument
-from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Group, Publishes, Topic
+from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
 from penstock.records.rights import ADMINISTRATOR, MONITORING, Level
 from penstock.server.follow import Source
+from penstock.server.people.access import ACTING
+from penstock.units import parted_address
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.entries import Entry
-    from penstock.records.field_tables import Table
     from penstock.server.base.runtime import Runtime
     from penstock.server.follow import Reader
+    from penstock.server.sockets.tls import Peer
 
 
 RING_MOST = 4096
@@ -63,6 +61,7 @@ class Happened:
     queue: str | None = None  # who sees this queue of the vhost
     user: str | None = None  # this user, and who sees the connections of others
     level: Level | None = None  # who has this tag
+    by: str | None = None  # who asked for it, "" the server itself; None: nobody asks for such a thing
 
 
 class Feed:
@@ -90,6 +89,7 @@ class Feed:
         queue: str | None = None,
         user: str | None = None,
         level: Level | None = None,
+        by: str | None = None,
     ) -> None:
         """Something has changed; `fields` are JSON."""
         self.last += 1
@@ -97,7 +97,7 @@ class Feed:
             key: clipped(value) if isinstance(value, str) and len(value) > TEXT_MOST else value
             for key, value in fields.items()
         }
-        self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, level))
+        self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, level, by))
         if self.listeners and not self._ringing:
             self._ringing = True
             self._call_soon(self._ring_out)
@@ -173,11 +173,16 @@ def clipped(value: object) -> object:
 QUEUE_ID = struct.Struct("<q")
 
 Header = Mapping[str, object]
-_Known: TypeAlias = "tuple[Kind, int, Header, tuple[str, str] | None]"
-"""Kind and time of a record, its header, and vhost and name of what it is about.
 
-None: that is gone, and its end is told.
-"""
+
+class _Known(NamedTuple):
+    """What is told of a record."""
+
+    kind: Kind
+    time: int
+    header: Header
+    about: tuple[str, str] | None  # vhost and name; None: it is gone, and its end is told
+    by: str
 
 
 class Connected(Protocol):
@@ -188,6 +193,23 @@ class Connected(Protocol):
     user: str
     vhost: str
     opened_at: int  # mono microseconds
+    tls: Peer | None
+
+
+def name_of(session: Connected) -> str:
+    """How a connection is called: both of its ends."""
+    return f"{session.peer} -> {session.local}"
+
+
+def end_of(address: str, what: str = "") -> dict[str, object]:
+    """Host and port of one end, by RabbitMQ's names: what + "host", what + "port"."""
+    host, port = parted_address(address)
+    return {f"{what}host": host, f"{what}port": int(port) if port.isdecimal() else 0}
+
+
+def ends(session: Connected) -> dict[str, object]:
+    """Where its client is, and where it came to."""
+    return {**end_of(session.peer, "peer_"), **end_of(session.local)}
 
 
 class Notices:
@@ -198,27 +220,43 @@ class Notices:
         self.feed = Feed(runtime.call_soon)
         self.attendance: list[tuple[bool, Consumer]] = []  # who came and went since the last turn
         runtime.core.attendance = self.attendance
+        self.asked: list[tuple[int, int, str]] = []  # from, to: entries of this turn's journal, and who asked for them
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
+
+    @contextmanager
+    def by(self, user: str) -> Iterator[None]:
+        """What is decided within is told as done by this user; empty: by the server itself."""
+        core = self._runtime.core
+        begun = len(core.journal)
+        try:
+            yield
+        finally:
+            if user and (end := len(core.journal)) > begun:
+                self.asked.append((begun, end, user))
 
     def gather(self, journal: Sequence[Entry]) -> None:
         """At the end of a turn: have what it decided told once it is durable.
 
         Nobody asks after a turn of nothing but messages and their leases, where nobody came or went.
         """
-        told: list[Control] = []
-        for entry in journal:
+        told: list[tuple[int, Control]] = []
+        for at, entry in enumerate(journal):
             if isinstance(entry, Control):
                 if entry.kind in TOLD:
-                    told.append(entry)
+                    told.append((at, entry))
             elif isinstance(entry, Group):
                 for part in entry.entries:
                     if isinstance(part, Control) and part.kind in TOLD:
-                        told.append(part)
+                        told.append((at, part))
         if told and self._runtime.broken is None:
-            known = list[_Known]()
-            for one in told:
-                self._add_known(one, known)  # a later turn may delete its queue
-            self._runtime.when_durable(told[-1].lsn, lambda: self._tell(known))
+            known, asked = list[_Known](), deque(self.asked)
+            for at, one in told:
+                while asked and at >= asked[0][1]:
+                    asked.popleft()
+                by = asked[0][2] if asked and at >= asked[0][0] else ""
+                self._add_known(one, by, known)  # a later turn may delete its queue
+            self._runtime.when_durable(told[-1][1].lsn, lambda: self._tell(known))
+        self.asked.clear()
         self._went.clear()
         if self.attendance:
             some = self.attendance[:]
@@ -226,7 +264,7 @@ class Notices:
             for came, consumer in some:
                 self._consumer(came, consumer)
 
-    def _add_known(self, control: Control, known: list[_Known]) -> None:
+    def _add_known(self, control: Control, by: str, known: list[_Known]) -> None:
         """A record, with the bindings that went with what it ends, as RabbitMQ tells them.
 
         All come before the end of what was bound, but those from an exchange after its own.
@@ -239,23 +277,23 @@ class Notices:
         end, behind = ("exchange", control.name), list[_Known]()
         for one in self._went.get(control.lsn, ()):
             after = control.kind is Kind.EXCHANGE_DELETE and (one.destination_type, one.destination) != end
-            (behind if after else known).append(_unbound(control, one))
-        known.append((control.kind, control.time, header, about))
+            (behind if after else known).append(_unbound(control, one, by))
+        known.append(_Known(control.kind, control.time, header, about, by))
         known += behind
 
     def _tell(self, known: Sequence[_Known]) -> None:
         counts = dict.fromkeys(MANY, 0)
-        for kind, time, header, about in known:
+        for kind, time, header, about, by in known:
             if kind in counts:
                 counts[kind] += 1
                 if counts[kind] > MANY[kind][0]:
                     continue
             if about is not None:
-                TOLD[kind].tell(self.feed, time, header, *about)
+                TOLD[kind].tell(self.feed, time, header, *about, by)
         for kind, count in counts.items():
             most, event = MANY[kind]
             if count > most:
-                self.feed.tell(event, known[-1][1], {"count": count - most})
+                self.feed.tell(event, known[-1].time, {"count": count - most})
 
     # -- who comes and goes
 
@@ -275,31 +313,36 @@ class Notices:
     def connection(self, session: Connected, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
         fields: dict[str, object] = {
-            "name": f"{session.peer} -> {session.local}",
+            "name": name_of(session),
             "user": session.user,
             "vhost": session.vhost,
+            **ends(session),
+            "ssl": session.tls is not None,
         }
         if not opened:
             fields["seconds"] = round((self._runtime.clock.mono() - session.opened_at) / 1e6, 3)
         name = "connection.created" if opened else "connection.closed"
-        self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=session.vhost, user=session.user)
+        self.feed.tell(
+            name, self._runtime.clock.wall(), fields, vhost=session.vhost, user=session.user, by=session.user
+        )
 
     def accounts(self, events: Iterable[tuple[str, Mapping[str, object]]]) -> None:
-        """Users, vhosts and what they may do have changed."""
+        """Users, vhosts and what they may do have changed, as whoever acts now asked for."""
+        by = ACTING.get()
         for name, fields in events:
             if name == "vhost.created":
                 self.feed.hide(str(fields["name"]))
-            self.feed.tell(name, self._runtime.clock.wall(), fields, level=ADMINISTRATOR)
+            self.feed.tell(name, self._runtime.clock.wall(), fields, level=ADMINISTRATOR, by=by)
 
 
 # -- records as events
 
 
-def _unbound(control: Control, one: Binding) -> _Known:
+def _unbound(control: Control, one: Binding, by: str) -> _Known:
     ends: Header = {
         "source": one.source, "destination": one.destination, "destination_type": one.destination_type, "key": one.key
     }  # fmt: skip
-    return Kind.UNBIND, control.time, ends, (one.vhost, one.destination)
+    return _Known(Kind.UNBIND, control.time, ends, (one.vhost, one.destination), by)
 
 
 def _every(*keys: str) -> Callable[[Header], Header]:
@@ -318,14 +361,14 @@ class Notice(NamedTuple):
     noun: str = ""  # what the record's name is of; empty: it is told without it
     fields: Callable[[Header], Header] = _some()  # of its header; beside vhost and name
 
-    def tell(self, feed: Feed, time: int, header: Header, vhost: str, name: str) -> None:
+    def tell(self, feed: Feed, time: int, header: Header, vhost: str, name: str, by: str) -> None:
         event = self.event if isinstance(self.event, str) else self.event(header)
         fields = {**({self.noun: name} if self.noun else {}), **self.fields(header)}
         if self.noun == "stream":  # of no vhost
-            feed.tell(event, time, fields, level=MONITORING)
+            feed.tell(event, time, fields, level=MONITORING, by=by)
         else:
             shown = name if self.noun == "queue" else None
-            feed.tell(event, time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown)
+            feed.tell(event, time, {"vhost": vhost, **fields}, vhost=vhost, queue=shown, by=by)
 
 
 def _changed(header: Header) -> Header:
@@ -390,82 +433,3 @@ MANY: Mapping[Kind, tuple[int, str]] = {
     Kind.QUEUE_ALTER: (100, "queues.altered"), Kind.UNBIND: (1000, "bindings.deleted"),
 }  # fmt: skip
 """Of these so many are told one by one of one turn, and the others as a number by that event."""
-
-VHOST = "/"
-
-PORTION = 256
-"""Events of one batch."""
-
-AT_RABBITMQ = frozenset(
-    f"{noun}.{verb}"
-    for noun, verbs in {
-        "queue": "created deleted", "exchange": "created deleted", "binding": "created deleted",
-        "consumer": "created deleted", "connection": "created closed", "policy": "set cleared", "alarm": "set cleared",
-        "user": "created deleted", "user.password": "changed cleared", "user.tags": "set", "user.limits": "set cleared",
-        "vhost": "created updated deleted", "vhost.limits": "set cleared", "permission": "created deleted",
-        "topic.permission": "created deleted", "parameter": "set cleared",
-    }.items()
-    for verb in verbs.split()
-)  # fmt: skip
-"""Those that RabbitMQ has, by its names; others of the feed may come of a message, and would go round."""
-
-
-NAMES: Mapping[str, Mapping[str, str]] = {
-    "queue": {"queue": "name"},
-    "exchange": {"exchange": "name"},
-    "policy": {"policy": "name", "apply_to": "apply-to"},
-    "binding": {
-        "source": "source_name", "destination": "destination_name", "destination_type": "destination_kind",
-        "key": "routing_key",
-    },
-}  # fmt: skip
-"""What RabbitMQ calls fields of ours, by the first word of the event; both are told."""
-
-
-class EventExchange:
-    """Listens to the feed.  Belongs to the loop's thread."""
-
-    def __init__(self, runtime: Runtime, feed: Feed) -> None:
-        self._runtime = runtime
-        self._feed = feed
-        self._at = feed.last
-        feed.listeners.add(self._heard)
-
-    def _heard(self) -> None:
-        while self._takes() and (some := self._feed.since(self._at, PORTION)):
-            self._at = some[-1].number
-            self._publish([one for one in some if one.name in AT_RABBITMQ])
-        self._at = self._feed.last
-
-    def _takes(self) -> bool:
-        """Whether what happened may be published, and somebody wants it; else it is passed over."""
-        runtime = self._runtime
-        if runtime.broken is not None or runtime.log.room.full or runtime.core.draining:
-            return False
-        return next(iter(runtime.core.topology.bindings_from(VHOST, EVENTS)), None) is not None
-
-    def _publish(self, some: list[Happened]) -> None:
-        if not some:
-            return
-        runtime = self._runtime
-        topics = [Topic(VHOST, EVENTS, one.name) for one in some]
-        headers = [_as_header(one) for one in some]
-        runtime.core.publish(runtime.now(), Publishes(topics, headers, [b""] * len(some), size=sum(map(len, headers))))
-        runtime.arm()
-
-
-def _as_header(one: Happened) -> bytes:
-    theirs = NAMES.get(one.name.partition(".")[0], {})
-    renamed = {theirs[key]: value for key, value in one.fields.items() if key in theirs}
-    if "source_name" in renamed:
-        renamed["source_kind"] = "exchange"
-    fields = {**one.fields, **renamed, "timestamp_in_ms": one.time // 1000}
-    properties = header_codec.Properties(
-        headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
-    )
-    try:
-        return header_codec.encode(properties)
-    except InvalidArgument:  # a definition may say what AMQP has no form for: a name of 256 bytes
-        told = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in fields.items()}
-        properties.headers = cast("Table", told)
-        return header_codec.encode(properties)

@@ -23,6 +23,7 @@ import orjson
 from penstock.errors import LogBroken, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.rights import MONITORING
 from penstock.server.asking.burying import Burying
+from penstock.server.people.access import ACTING
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -270,7 +271,8 @@ class Operating:
         since, effects = engine.core.last_lsn, engine.core.effects
         before = len(effects)
         try:
-            result = work()
+            with engine.notices.by(ACTING.get()):
+                result = work()
         except Refused:
             engine.arm()
             raise

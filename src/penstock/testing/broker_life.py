@@ -244,6 +244,7 @@ class Doors:
         # what HTTP and Flight show, under the names it has on a server
         self.settings = settings
         self.engine = instance.engine
+        self.logins.on_refused = self.engine.event_exchange.refused
         self.shares = instance.engine.shares
         self.pools = Pools()
         self.log = instance.log

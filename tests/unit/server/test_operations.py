@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -228,6 +229,7 @@ def test_what_is_there_already_is_answered_when_it_is_durable() -> None:
         engine = SimpleNamespace(
             core=SimpleNamespace(last_lsn=7, effects=[]), log=SimpleNamespace(durable=6), broken=None, on_broken=[],
             arm=lambda: None, usable=lambda: None, when_answerable=lambda since, lsn, done: waiting.append(done),
+            notices=SimpleNamespace(by=nullcontext),
         )  # fmt: skip
         operating = Operating(cast("Server", SimpleNamespace(engine=engine, serving=True)))
         answer = asyncio.ensure_future(operating.decide(lambda: "there"))

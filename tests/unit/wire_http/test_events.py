@@ -15,13 +15,16 @@ import orjson
 import pika
 import pytest
 
+import penstock
 import penstock.server.http.events as places
 import penstock.server.watch as watch
 import penstock.wire.http.events as streams
 from event_stream import Event, EventReader
 from http_lab import Http
+from penstock.records.queue_settings import QueueSettings
 from penstock.records.tokens import login_of
-from penstock.server.notices import AT_RABBITMQ, TEXT_MOST, Feed
+from penstock.server.event_exchange import AT_RABBITMQ
+from penstock.server.notices import TEXT_MOST, Feed
 from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors
 from scenario import amqp, get
@@ -411,3 +414,114 @@ def test_a_definition_is_told_as_it_was_given(http: Http) -> None:
         eventually(lambda: http.broker.stats("heard")["ready"] == 1)
         _, properties, _ = channel.basic_get("heard", auto_ack=True)
         assert properties.headers["definition"] == definition
+
+
+def heard(channel: Any, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """So many events that were told to the queue `heard`: key and headers."""
+    found = list[tuple[str, dict[str, Any]]]()
+
+    def more() -> bool:
+        while (came := channel.basic_get("heard", auto_ack=True))[0] is not None:
+            found.append((came[0].routing_key, came[1].headers))
+        return len(found) >= count
+
+    eventually(more, lambda: f"only {found} are told")
+    return found
+
+
+def test_who_did_it_is_told_whatever_door_he_came_by(http: Http) -> None:
+    http.do("PUT", "users/maker", {"password": "maker", "tags": "management"}, 201)
+    http.do("PUT", "permissions/%2F/maker", {"configure": ".*", "write": ".*", "read": ".*"}, 201)
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        for key in ("queue.#", "exchange.#", "binding.#", "policy.#", "user.created"):
+            channel.queue_bind("heard", "amq.rabbitmq.event", key)
+        heard(channel, 3)  # the bindings themselves, from the third on
+        url = http.broker.amqp_url.replace("guest:guest", "maker:maker")
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            theirs = connection.channel()
+            theirs.exchange_declare("x")
+            theirs.queue_declare("by-amqp", auto_delete=True)
+            theirs.queue_bind("by-amqp", "x", "k")
+            theirs.queue_declare("private", exclusive=True)
+            theirs.queue_delete("by-amqp")
+        Http(http.broker, "maker").do("PUT", "queues/%2F/by-http", {}, 201)
+        with penstock.connect(http.broker.flight_url.replace("guest:guest", "maker:maker")) as client:
+            client.declare("by-flight")
+        http.do("PUT", "policies/%2F/p", {"pattern": "^none", "definition": {"max-length": 5}}, 201)
+        http.do("PUT", "users/other", {"password": "other", "tags": ""}, 201)
+        told = [
+            (name, headers.get("name", headers.get("queue")), headers["user_who_performed_action"])
+            for name, headers in heard(channel, 11)
+        ]
+    assert sorted(told, key=str) == sorted(
+        [
+            ("exchange.created", "x", "maker"), ("queue.created", "by-amqp", "maker"),
+            ("binding.created", None, "maker"), ("queue.created", "private", "maker"),
+            ("binding.deleted", None, "maker"), ("queue.deleted", "by-amqp", "maker"),
+            ("queue.deleted", "private", "rmq-internal"), ("queue.created", "by-http", "maker"),
+            ("queue.created", "by-flight", "maker"), ("policy.set", "p", "guest"), ("user.created", "other", "guest"),
+        ],
+        key=str,
+    )  # fmt: skip
+
+
+def test_who_did_it_is_told_to_himself_and_to_who_sees_others(http: Http) -> None:
+    for user, tags in (("maker", "management"), ("looker", "management"), ("watcher", "monitoring")):
+        http.do("PUT", f"users/{user}", {"password": user, "tags": tags}, 201)
+        http.do("PUT", f"permissions/%2F/{user}", {"configure": ".*", "write": ".*", "read": ".*"}, 201)
+    with reader(http) as stream:
+        last = stream.until("hello").id
+    Http(http.broker, "maker").do("PUT", "queues/%2F/one", {}, 201)
+    for user, by in (("maker", "maker"), ("looker", None), ("watcher", "maker")):
+        with reader(http, user=user, last=last) as stream:
+            assert stream.until("queue.created").data.get("by") == by
+
+
+def test_a_turn_of_several_users_has_each_of_them_told_of_his_own(http: Http) -> None:
+    def decide() -> None:
+        core, now = engine.core, engine.now()
+        for user in ("ann", "", "bob"):
+            with engine.notices.by(user):
+                core.declare_queue(now, "/", f"of-{user}", QueueSettings())
+        with engine.notices.by("nobody"):
+            pass
+        core.declare_queue(now, "/", "of-none", QueueSettings())
+        engine.arm()
+
+    with reader(http) as stream:
+        stream.until("hello")
+        doors = doors_of(http)
+        engine = doors.engine
+        doors.run(decide)
+        told = [stream.until("queue.created").data for _ in range(4)]
+    assert [(one["queue"], one.get("by", "")) for one in told] == [
+        ("of-ann", "ann"), ("of-", ""), ("of-bob", "bob"), ("of-none", ""),
+    ]  # fmt: skip
+    assert engine.notices.asked == []
+
+
+def test_channels_and_logins_are_told_while_somebody_wants_them(http: Http) -> None:
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        channel.queue_bind("heard", "amq.rabbitmq.event", "channel.*")
+        channel.queue_bind("heard", "amq.rabbitmq.event", "user.authentication.*")
+        with pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url)) as connection:
+            connection.channel(7).close()
+        with pytest.raises(pika.exceptions.AMQPError):
+            pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url.replace("guest:guest", "guest:wrong")))
+        assert Http(http.broker, "ghost").ask("GET", "overview").status_code == 401
+        login, opened, closed, wrong, unknown = heard(channel, 5)
+        for key in ("channel.*", "user.authentication.*"):
+            channel.queue_unbind("heard", "amq.rabbitmq.event", key)
+        pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url)).close()
+        assert get(channel, "heard") is None
+    assert login[0] == "user.authentication.success"
+    assert {**login[1], "name": "guest", "auth_mechanism": "PLAIN", "protocol": "AMQP 0-9-1", "ssl": False} == login[1]
+    assert (opened[0], closed[0]) == ("channel.created", "channel.closed")
+    assert opened[1] == {**opened[1], "number": 7, "user": "guest", "vhost": "/", "user_who_performed_action": "guest"}
+    assert opened[1]["name"] == f"{login[1]['connection_name']} (7)"
+    assert wrong == ("user.authentication.failure", {**wrong[1], "name": "guest", "protocol": "AMQP 0-9-1"})
+    assert "its password is another" in wrong[1]["error"]
+    assert unknown == ("user.authentication.failure", {**unknown[1], "name": "ghost", "protocol": "http"})
+    assert "wrong" not in str(wrong) + str(unknown)

@@ -334,17 +334,27 @@ def _between_exchanges(
     command(session.engine.now(), session.vhost, source, destination, "exchange", method.routing_key, method.arguments)
 
 
+def _by_user(handler: Handler) -> Handler:
+    """The same, told as done by the session's user."""
+
+    def run(session: Session, channel: Channel, method: m.Method) -> None:
+        with session.engine.notices.by(session.user):
+            handler(session, channel, method)
+
+    return run
+
+
 _HANDLERS: dict[type[Any], Handler] = {
     m.ChannelFlow: _flow,
-    m.QueueDeclare: declare_queue,
-    m.QueueBind: bind_queue,
-    m.QueueUnbind: unbind_queue,
-    m.QueuePurge: purge_queue,
-    m.QueueDelete: delete_queue,
-    m.ExchangeDeclare: declare_exchange,
-    m.ExchangeDelete: delete_exchange,
-    m.ExchangeBind: bind_exchange,
-    m.ExchangeUnbind: unbind_exchange,
+    m.QueueDeclare: _by_user(declare_queue),
+    m.QueueBind: _by_user(bind_queue),
+    m.QueueUnbind: _by_user(unbind_queue),
+    m.QueuePurge: _by_user(purge_queue),
+    m.QueueDelete: _by_user(delete_queue),
+    m.ExchangeDeclare: _by_user(declare_exchange),
+    m.ExchangeDelete: _by_user(delete_exchange),
+    m.ExchangeBind: _by_user(bind_exchange),
+    m.ExchangeUnbind: _by_user(unbind_exchange),
     m.BasicQos: consuming.qos,
     m.BasicConsume: consuming.consume,
     m.BasicCancel: consuming.cancel,

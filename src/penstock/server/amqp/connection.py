@@ -334,6 +334,7 @@ class Connection(Session):
                     self._channel_over(event.channel, _nothing)
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
+                self.engine.event_exchange.channel(self, event.channel, opened=True)
             case events.ChannelFailed():
                 self._channel_over(event.channel, _nothing)
             case events.ChannelClosed() | events.ConnectionClosed() if self._holding.closes_later(self, event):
@@ -383,6 +384,7 @@ class Connection(Session):
             channel.counts = self.counters.closed(self.vhost, channel.counts)
             self.channels.pop(channel.number, None)
             self._holding.drop(self, channel.number)
+            self.engine.event_exchange.channel(self, channel.number, opened=False)
         self.settling.finish()  # before it goes back
         self.counters.channels_closed += len(channels)
         give_back(self.core, self.engine.now(), channels, lost=lost)

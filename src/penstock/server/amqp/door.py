@@ -311,6 +311,7 @@ class AmqpDoor:
                 session.rights = self.rights(user)
                 session.machine.accept_login()
                 session.outgoing.mark_dirty()
+                self.engine.event_exchange.logged_in(session)
             return
 
         def refuse() -> None:

@@ -16,6 +16,7 @@ from penstock.records.rights import ADMINISTERS
 from penstock.server.flight.gatekeeper import Action, Awaiting, Reply, Table
 from penstock.server.flight.handover import Aside
 from penstock.server.operating import Operating
+from penstock.server.people.access import ACTING
 from penstock.wire.fields import duration, flag
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class _House:
         return self._awaiting.call(lambda: self._answered(operation, caller, arguments), caller.gone)
 
     async def _answered(self, operation: Operation, caller: Caller, arguments: Mapping[str, object]) -> Reply:
+        ACTING.set(caller.who.user)  # of this task
         answer = await self._house.operate(operation, caller.who, arguments)
         if operation.manner != "list":
             return answer  # type: ignore[no-any-return]

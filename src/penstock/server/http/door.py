@@ -45,7 +45,7 @@ from penstock.server.http.statements import Pieces, Querying
 from penstock.server.http.topology import of_bindings, of_exchanges, of_queues, of_super_streams
 from penstock.server.http.totals import VhostDoors
 from penstock.server.operating import Operating, Waits
-from penstock.server.people.access import NOBODY
+from penstock.server.people.access import ACTING, NOBODY
 from penstock.server.people.logins import Derive
 from penstock.server.sockets.listening import bind
 from penstock.wire.http.bodies import SLOWEST, Reading, Room
@@ -134,6 +134,7 @@ class Application:
             if login is None or wait_s is not None:
                 return _refused_login(tried=login is not None, wait_s=wait_s or 0.0)
             user, who = login[0], facts.users.who(login[0])
+            ACTING.set(who.user)  # of the task of this request
             stack.enter_context(facts.working(who))  # else its connection stays a stranger's
             if visitor is not None:
                 visitor.known()

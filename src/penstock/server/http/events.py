@@ -240,7 +240,8 @@ class Place:
                 reason = f"{event.lost} events are not kept any more"
                 told.append(Told("gap", {"after": self._id(event.after), "reason": reason}))
             elif self._sees(event):
-                data = {"time": event.time / 1e6, **event.fields}
+                shown = bool(event.by) and (event.by == self.user or self._may(MONITORING))
+                data = {"time": event.time / 1e6, **({"by": event.by} if shown else {}), **event.fields}
                 told.append(Told(event.name, data, self._id(event.number)))
         if self._ring.behind:
             self._woken.set()

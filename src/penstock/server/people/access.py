@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, NotFound, PenstockError, Unavailable
@@ -70,6 +71,9 @@ class _Everything:
 
 NOBODY = Who("")
 """Who has not logged in, and who acts for the server itself: what he asks for was judged before, or needs no right."""
+
+ACTING: ContextVar[str] = ContextVar("acting", default="")
+"""The user for whom a door decides something at this moment; empty: the server does so by itself."""
 
 
 def judge(who: Who, right: Right, names: Mapping[str, object], vhosts: Container[str], what: str) -> None:

@@ -103,6 +103,9 @@ Derive = Callable[[Slow, Callable[["bytes | None"], None]], None]
 Complain = Callable[[str, str, str], None]
 """(door, host, why): a bounded line in the log."""
 
+Refused = Callable[[str, str, str, str], None]
+"""(door, user, host, why): somebody was not let in."""
+
 
 class Logins:
     """Of one server.  `at_once` and `wait` may be called by any thread."""
@@ -119,6 +122,7 @@ class Logins:
         """loop: whose thread writes accounts and the log; None: no password is kept better, and the caller's writes."""
         self.users = users
         self.refused = Counter[str]()  # by door
+        self.on_refused: Refused | None = None  # for the loop's thread
         self._complain = complain
         self.delay_s = delay_s
         self._loop = loop
@@ -314,12 +318,16 @@ class Logins:
             if not wait_s:
                 self._by_user.count((host, user))
                 self._by_address.count(host)
-        told = f"login of user {user[:60]!r} refused: {why}"
         if self._loop is None:
-            self._complain(door, host, told)
+            self._tell(door, user, host, why)
         else:
-            self._loop.call_soon_threadsafe(self._complain, door, host, told)
+            self._loop.call_soon_threadsafe(self._tell, door, user, host, why)
         return Verdict(False, why, wait_s)
+
+    def _tell(self, door: str, user: str, host: str, why: str) -> None:
+        self._complain(door, host, f"login of user {user[:60]!r} refused: {why}")
+        if self.on_refused is not None:
+            self.on_refused(door, user, host, why)
 
     # -- keeping passwords better
 
