@@ -167,7 +167,8 @@ QUEUE_KEYS: Mapping[str, QueueKey] = {
         ),
         _choice(
             "deliver",
-            "Whether a lease may go out before the message is on disk.  at-most-once is always durable.",
+            "Whether a lease may go out before the message is on disk.  at-most-once is always durable, and so is what "
+            "is read and not leased, of a stream or with non_destructive.",
             *get_args(Deliver),
             crash=(
                 "`early`: a message may have been delivered whose publisher was never told that it arrived; it is "

@@ -312,6 +312,16 @@ def test_durable_delivery_waits_for_the_message() -> None:
     assert effect.after == lsns[-1]
 
 
+@pytest.mark.parametrize("deliver", ["early", "durable"])
+def test_what_is_read_and_not_leased_waits_for_the_message(deliver: str) -> None:
+    """A crash takes back what a reader was shown and no publisher was told of, and nothing brings it to him again."""
+    q = Bench(deliver=deliver, non_destructive=True)
+    first = q.publish(3)
+    q.worker()
+    lsns = [*first, *q.publish(1)]
+    assert [(list(one.chunk), one.after) for one in q.deliveries()] == [(lsns[:3], lsns[2]), (lsns[3:], lsns[3])]
+
+
 def test_what_an_unclean_stop_covers_is_delivered_as_redelivered() -> None:
     q = Bench()
     q.publish(4)

@@ -214,6 +214,20 @@ def test_what_has_to_be_durable_first_goes_one_by_one_and_late(parts: list[str])
     assert "Gates.deliver_each" not in parts
 
 
+def test_a_reader_of_a_stream_is_shown_nothing_that_a_crash_takes_back() -> None:
+    life = Life(SimDisk(), clock())
+    life.declare("s", **{"x-queue-type": "stream"})
+    reader, publisher = life.client(prefetch=5), life.client()
+    reader.consume("s", **{"x-stream-offset": "first"})
+    life.run()
+    reader.take_all()
+    publisher.publish("s", b"0", b"1")
+    life.turn()
+    assert reader.bodies() == []
+    life.run()
+    assert reader.bodies() == [b"0", b"1"]
+
+
 def test_what_a_broken_log_has_lost_is_shown_to_nobody() -> None:
     life = Life(SimDisk(), clock())
     life.declare("q")

@@ -4,6 +4,9 @@ A consumer has a place in the order of the queue, and what it was sent and has n
 holds nothing that anybody else could not be sent as well.  What enters a ring at its head stands before that place, so
 of such messages it knows which ones it has read.  No record is written of it: a start forgets it, as it does
 all consumers.  What leaves a queue leaves it by a limit, a newer value, its time or a purge.
+
+Nothing is sent before it is durable, whatever `deliver` says of leases: what a crash takes back would have been shown,
+comes to nobody again, and is published anew by who was told nothing.
 """
 
 from __future__ import annotations
@@ -58,8 +61,7 @@ def browse(queue: Contents, sink: Sink, consumer: Consumer, count: int) -> int:
             queue.outstanding += len(part)
             if consumer.shared is not None:
                 consumer.shared.used += len(part)
-        after = 0 if queue.settings.deliver == "early" else part[-1]
-        sink.effect(Deliver(consumer, queue, part, 1, False, after))
+        sink.effect(Deliver(consumer, queue, part, 1, False, part[-1]))
     queue.counted().delivered += sent
     if consumer.passive or consumer.no_ack:
         queue.counted().handed(sent, asked=consumer.passive, no_ack=consumer.no_ack)
