@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import logging
 import sys
 from itertools import chain
 from typing import Any
 
 from faststream import BaseMiddleware, FastStream  # type: ignore[import-not-found]
+from faststream.exceptions import SetupError  # type: ignore[import-not-found]
 from faststream.middlewares import AckPolicy  # type: ignore[import-not-found]
 from faststream.specification import AsyncAPI  # type: ignore[import-not-found]
 from pydantic import BaseModel, ValidationError
 
-from penstock.errors import InvalidArgument
+from penstock.errors import ExpressionError, InvalidArgument
 from penstock.faststream import (
     PenstockBatchMessage,
     PenstockBroker,
@@ -271,10 +274,83 @@ async def as_held(url: str) -> None:
     said["as held"] = seen
 
 
+async def refused(call: Any) -> str:
+    """The words of what a call raises."""
+    try:
+        result = call()
+        if asyncio.iscoroutine(result):
+            await result
+    except (ExpressionError, InvalidArgument, SetupError) as error:
+        return str(error)
+    return "taken"
+
+
+async def asked(broker: PenstockBroker) -> list[str]:
+    """What one publishes that nobody takes."""
+    body: dict[str, Any] = {"topic": "fs-asked"}
+    calls: list[dict[str, Any]] = [
+        {"topic": None}, {"priority": 999}, {"priority": -1}, {"priority": "high"}, {"correlation_id": "x" * 300},
+        {"headers": {"x" * 300: 1}}, {"mandatory": "no"}, {"message": b"x" * (17 << 20)},
+    ]  # fmt: skip
+    return [await refused(lambda one=one: broker.publish(**{"message": "x", **body, **one})) for one in calls]
+
+
+def declared(url: str, *names: Any, **options: Any) -> PenstockBroker:
+    broker = PenstockBroker(url, logger=None)
+    broker.subscriber(*names, **options)
+    return broker
+
+
+async def wrong(url: str) -> None:
+    """The test broker refuses what the server refuses, in its words; what is declared is looked at where it is."""
+    said["declared"] = [
+        await refused(lambda one=one, options=options: declared(url, one, **options))
+        for one, options in [
+            (None, {}), (5, {}), ("q", {"batch": "yes"}), ("q", {"backlog": "x"}), ("q", {"max_workers": "x"}),
+            ("q", {"filter": 5}), ("q", {"ack_policy": "x"}),
+        ]
+    ]  # fmt: skip
+    said["queues"] = [await refused(lambda one=one: PenstockQueue(*one)) for one in [(None,), ("",), ("q", 5)]]
+    broker = PenstockBroker(url, logger=None)
+
+    @broker.subscriber("fs-asked")
+    async def heard(text: str) -> None:
+        """Whoever hears it."""
+
+    async with TestPenstockBroker(broker) as tested:
+        said["asked of the double"] = await asked(tested)
+
+
+async def wrong_there(url: str) -> None:
+    """The same of the server; and of a queue that is there with other settings."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.Logger("told")  # noqa: LOG001 - of this test alone
+    logger.addHandler(handler)
+    async with PenstockBroker(url, logger=None) as broker:
+        await broker.client.declare("fs-asked", max_deliveries=2)
+        said["asked"] = await asked(broker)
+    told = logging.getLogger("penstock.client")
+    told.addHandler(handler)
+    for settings in ({"max_deliveries": 2}, {"max_deliveries": 5}):
+        broker = PenstockBroker(url, logger=logger)
+        broker.subscriber(PenstockQueue("fs-asked", settings))
+        async with broker:
+            await broker.start()
+    broker = declared(url, "fs-asked", filter="/a =")
+    said["filter"] = "ends where" in await refused(broker.start)
+    await broker.stop()
+    del broker
+    gc.collect()
+    said["told"] = [one for one in lines if "fs-asked" in one]
+
+
 if __name__ == "__main__":
+    asyncio.run(asyncio.wait_for(wrong("penstock://nowhere"), 30))
     asyncio.run(asyncio.wait_for(as_held("penstock://nowhere"), 30))
     asyncio.run(asyncio.wait_for(test_broker("penstock://nowhere"), 30))
     if len(sys.argv) > 1:
-        for part in (real, endings, together):
+        for part in (real, endings, together, wrong_there):
             asyncio.run(asyncio.wait_for(part(sys.argv[1]), 60))
     print(json.dumps(said))

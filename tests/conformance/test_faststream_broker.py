@@ -34,6 +34,39 @@ def test_an_application(house: FlightHouse) -> None:
     ended = run(str(HERE.with_name("penstock_faststream_app.py")), house.url)
     assert ended.returncode == 0, ended.stderr[-4000:]
     told = json.loads(ended.stdout.splitlines()[-1])
+    asked = told.pop("asked")
+    assert (
+        asked
+        == told.pop("asked of the double")
+        == [
+            "publish: topic is None, not text: that is of type NoneType",
+            "publish: priority is 999, not in 0..255",
+            "publish: priority is -1, not in 0..255",
+            "publish: priority is 'high', not a whole number or None: that is of type str",
+            "publish: correlation_id has 300 bytes, 255 are allowed",
+            f"publish: field name '{'x' * 40}' has 300 bytes, 255 are allowed",
+            "publish: mandatory is 'no', not True or False or None: that is of type str",
+            "publish: a body has 17825792 bytes; at most 16777216 are taken",
+        ]
+    )
+    assert told.pop("declared") == [
+        "subscriber: queue is None, not text or a PenstockQueue: that is of type NoneType",
+        "subscriber: queue is 5, not text or a PenstockQueue: that is of type int",
+        "subscriber: batch is 'yes', not True or False: that is of type str",
+        "subscriber: backlog is 'x', not a whole number or None: that is of type str",
+        "subscriber: max_workers is 'x', not a whole number: that is of type str",
+        "subscriber: filter is 5, not text or None: that is of type int",
+        "subscriber: ack_policy is 'x', not one of FastStream's AckPolicy",
+    ]
+    assert told.pop("queues") == [
+        "PenstockQueue: name is None, not text: that is of type NoneType",
+        "PenstockQueue: name is empty, and must be a text of one character at least",
+        "PenstockQueue 'q': settings is 5, not names with their values or None",
+    ]
+    assert told.pop("filter")
+    assert told.pop("told") == [
+        "queue 'fs-asked' in vhost '/' is there with max_deliveries = 2, not 5; alter it, or ask for what is there"
+    ]
     assert told == {
         "tested": {"orders": [1], "bills": [1], "batch": [[1, 2]], "filtered": [9], "matched": ["one"], "answer": 10,
                    "refused": True},

@@ -42,6 +42,9 @@ T = TypeVar("T")
 NEVER = 1 << 30
 """The place of an argument that is given by its name alone."""
 
+OURS: Final = ("penstock.client.", "penstock.faststream.")
+"""Whose classes are looked at where a signature asks for them."""
+
 _COROUTINE, _VARARGS = 0x80, 0x04  # `inspect.CO_COROUTINE`, `CO_VARARGS`: that module takes long to load
 _UNWRITTEN: Final = "which is no text in UTF-8"
 
@@ -169,12 +172,8 @@ def _kind(name: str, said: object, known: Mapping[str, object]) -> tuple[str, ..
 
 
 def _class(found: object) -> str:
-    """The word for a class of the client, which is looked at from then on; empty for any other, and for a protocol."""
-    if (
-        not isinstance(found, type)
-        or not found.__module__.startswith("penstock.client.")
-        or getattr(found, "_is_protocol", False)
-    ):
+    """The word for a class of `OURS`, which is looked at from then on; empty for any other, and for a protocol."""
+    if not isinstance(found, type) or not found.__module__.startswith(OURS) or getattr(found, "_is_protocol", False):
         return ""
     word = f"{found.__module__}.{found.__name__}"
     _KINDS.setdefault(word, (_of(found), f"a {found.__name__}"))

@@ -24,12 +24,15 @@ from faststream._internal.endpoint.publisher import PublisherSpecification, Publ
 from faststream._internal.endpoint.utils import ParserComposition
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
+from faststream.exceptions import SetupError
 from faststream.message import gen_cor_id
+from faststream.middlewares import AckPolicy
 from faststream.response.publish_type import PublishType
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import BrokerSpec, Message, Operation, PublisherSpec
 
 from penstock.client import aio
+from penstock.client.arguments import arguments_checked
 from penstock.client.messages import Receipt, TableReceipt
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError
@@ -169,6 +172,7 @@ class PenstockConfig(BrokerConfig):
     producer: Producer
 
 
+@arguments_checked
 class PenstockRegistrator(Registrator[Any, Any]):
     """Subscribers and publishers of a broker or a router."""
 
@@ -201,6 +205,8 @@ class PenstockRegistrator(Registrator[Any, Any]):
         max_workers  messages that are worked on at once
         ack_policy   as of FastStream; by default an exception rejects the message
         """
+        if ack_policy is not EMPTY and not isinstance(ack_policy, AckPolicy):
+            raise SetupError(f"subscriber: ack_policy is {ack_policy!r}, not one of FastStream's AckPolicy")
         most = backlog if backlog is not None else 1000 if batch else max(32, 2 * max_workers)
         config = SubscriberConfig(
             queue=queue_of(queue), backlog=most, filter=filter, priority=priority, no_reply=no_reply,
@@ -277,6 +283,7 @@ class PenstockRouter(PenstockRegistrator):
         )  # fmt: skip
 
 
+@arguments_checked
 class PenstockBroker(PenstockRegistrator, BrokerUsecase[Any, Any, Any]):
     """A broker of FastStream on a Penstock server."""
 

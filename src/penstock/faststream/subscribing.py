@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from faststream._internal.configs import SubscriberSpecificationConfig, SubscriberUsecaseConfig
@@ -28,7 +28,7 @@ from faststream.specification.schema import Message, Operation, SubscriberSpec
 
 from penstock.client import aio
 from penstock.client.arguments import QueueOptions
-from penstock.errors import NotFound, PenstockError, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed
 from penstock.faststream.messages import Parser, PenstockMessage, ReplyPublisher
 from penstock.records.dataclass import dataclass
 
@@ -43,6 +43,17 @@ class PenstockQueue:
     name: str
     settings: QueueOptions | None = None
     declare: bool = True  # make it when the broker starts, unless it is there
+
+    def __post_init__(self) -> None:
+        """InvalidArgument for a name that is none, and for settings that are none."""
+        name, settings = cast("object", self.name), cast("object", self.settings)
+        if not isinstance(name, str):
+            raise InvalidArgument(f"PenstockQueue: name is {name!r}, not text: that is of type {type(name).__name__}")
+        if not name:
+            raise InvalidArgument("PenstockQueue: name is empty, and must be a text of one character at least")
+        if not isinstance(settings, Mapping | None):
+            told = f"settings is {settings!r}, not names with their values or None"
+            raise InvalidArgument(f"PenstockQueue {name!r}: {told}")
 
     @property
     def is_pattern(self) -> bool:
@@ -126,15 +137,32 @@ class PenstockSubscriber(TasksMixin, SubscriberUsecase[aio.Message]):
         client: aio.Client = self._outer_config.producer.client
         queue, config = self.config.queue, self.config
         if queue.declare and not queue.is_pattern:
-            try:
-                await client.queue(self.queue)
-            except NotFound:
-                await client.declare(self.queue, **(queue.settings or {}))
+            await self._declared(client)
         consumer = client.consume(
             self.queue, backlog=config.backlog, filter=config.filter, priority=config.priority, reconnect=None
         )
-        await consumer.effective_backlog()  # what the server says no to is said at the start
+        try:
+            await consumer.effective_backlog()  # what the server says no to is said at the start
+        except PenstockError:
+            await consumer.close()
+            raise
         return consumer
+
+    async def _declared(self, client: aio.Client) -> None:
+        """Make the queue where it is not there; one that has other settings stays as it is, which is told."""
+        settings = self.config.queue.settings or {}
+        try:
+            await client.queue(self.queue)
+        except NotFound:
+            await client.declare(self.queue, **settings)
+            return
+        if settings:
+            try:
+                await client.declare(self.queue, **settings)  # the same change nothing
+            except PreconditionFailed as error:
+                self._log(log_level=30, message=str(error))
+            except AccessRefused:
+                pass  # who may not declare it cannot ask, either
 
     async def _take_all(self) -> None:
         assert self._consumer is not None

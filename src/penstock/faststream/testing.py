@@ -24,10 +24,12 @@ from penstock.client.batches import Batch
 from penstock.client.messages import Following, Message, Receipt, Rows, TableReceipt
 from penstock.expr import TopicPattern, evaluate
 from penstock.faststream.broker import PenstockBroker
-from penstock.faststream.messages import Producer, PublishCommand, unanswered
+from penstock.faststream.messages import ROW, Producer, PublishCommand, unanswered
 from penstock.faststream.subscribing import BatchSubscriber, PenstockSubscriber
 from penstock.records.properties import Properties, encode
-from penstock.wire.flight.commands import DELIVERY
+from penstock.wire.flight.codec import properties_of
+from penstock.wire.flight.commands import DELIVERY, PUBLISH
+from penstock.wire.flight.received import check_sent
 
 
 class Holding:
@@ -62,6 +64,9 @@ class FakeProducer(Producer):
     async def _delivered(self, cmd: PublishCommand, *bodies: Any) -> pa.RecordBatch:
         """These messages, as they would come."""
         rows = [await self.row(cmd, body) for body in bodies]
+        sent = {name: pa.array([row.get(name) for row in rows], PUBLISH.field(name).type) for name in ROW}
+        check_sent(pa.RecordBatch.from_pydict(sent), "publish")  # as the client and the server do
+        properties_of(sent, len(rows), "publish")
         same = {"lsn": 1, "topic": cmd.destination, "attempt": 1, "bookmark": "0|1|", "redelivered": False}
         columns = [pa.array([{**row, **same}.get(field.name) for row in rows], field.type) for field in DELIVERY]
         return pa.RecordBatch.from_arrays(columns, schema=DELIVERY)
