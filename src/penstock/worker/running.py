@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
@@ -366,15 +367,17 @@ class Running:
         self.counts.connections += 1
         logger.info("%s: takes from %s, %d at once", worker.name, worker.queue, worker.concurrency)
         held, inbox, over = Held(lease), asyncio.Queue[list[Message] | None](), asyncio.Event()
+        waiting = deque[Message]()  # what came out of the inbox and is not begun
         keeper = asyncio.create_task(held.keep(self._off))
         taking = asyncio.create_task(self._take_all(client, consumer, inbox, over))
         try:
-            while (some := await inbox.get()) is not None:
-                for message in some:
-                    held.add(message)
-                for message in some:
-                    if not taking.done() or self._stop.is_set():  # else the server has taken them back
-                        await self._begin(message, held)
+            try:
+                await self._begin_all(inbox, waiting, held, taking)
+            except asyncio.CancelledError:  # as a stop: what is not begun goes back uncounted, what runs has its grace
+                self._stop.set()
+                await self._begin_all(inbox, waiting, held, taking)
+                await self._end(grace)
+                raise
             await taking  # raises what ended it
             await self._end(grace)  # they are settled before the consumer closes
         finally:
@@ -382,6 +385,26 @@ class Running:
             await asyncio.wait({taking})
             keeper.cancel()
             await self._off(consumer.close)
+
+    async def _begin_all(
+        self,
+        inbox: asyncio.Queue[list[Message] | None],
+        waiting: deque[Message],
+        held: Held,
+        taking: asyncio.Task[None],
+    ) -> None:
+        """Begin what waits and what comes, to the end of the inbox; cancelled, it can go on where it was."""
+        while True:
+            while waiting:
+                if not taking.done() or self._stop.is_set():  # else the server has taken them back
+                    await self._begin(waiting[0], held)
+                waiting.popleft()
+            some = await inbox.get()
+            if some is None:
+                return
+            for message in some:
+                held.add(message)
+            waiting.extend(some)
 
     async def _begin(self, message: Message, held: Held) -> None:
         """Let one message be worked on as soon as there is room; give it back when the worker stops before."""

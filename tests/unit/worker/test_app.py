@@ -450,6 +450,36 @@ async def test_what_does_not_end_within_the_grace_is_interrupted_and_given_back(
         assert (server.stats("q")["ready"], server.stats("q")["leased"]) == (1, 0)
 
 
+async def test_a_serve_that_is_cancelled_ends_as_one_that_is_stopped() -> None:
+    """What was taken and not begun counted as delivered: after some it was a dead letter that nobody had seen."""
+    seen = list[bytes]()
+    with broker(max_deliveries=2) as server:
+        url = server.flight_url
+        for number in range(6):
+            server.publish("q", b"%d" % number)
+        for number in range(4):
+            app, at_work, go_on = penstock.App(grace="20s"), asyncio.Event(), asyncio.Event()
+
+            @app.worker("q", backlog=6)
+            async def work(body: bytes, at_work: asyncio.Event = at_work, go_on: asyncio.Event = go_on) -> None:
+                seen.append(body)
+                at_work.set()
+                await go_on.wait()
+
+            serving = asyncio.create_task(app.serve(url=url))
+            await asyncio.wait_for(at_work.wait(), PATIENCE_S)
+            await until(lambda: server.stats("q")["leased"] >= 2)
+            serving.cancel()
+            await until(lambda: server.stats("q")["leased"] == 1)  # what it had not begun is back
+            go_on.set()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(serving, PATIENCE_S)
+            assert next(iter(app.counts.values())).done == 1, "what ran was settled"
+            assert (server.stats("q")["ready"], server.stats("q")["leased"]) == (5 - number, 0)
+        assert seen == [b"0", b"1", b"2", b"3"]
+        assert server.stats("dead")["ready"] == 0
+
+
 async def test_a_server_that_went_away_is_waited_for() -> None:
     app, seen = penstock.App(), list[bytes]()
 
