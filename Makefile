@@ -61,7 +61,7 @@ pyright-whole: $(STAMP)
 	@nice -n 19 $(VENV)/bin/pyright src tests/typing
 
 # What fails keeps nothing else from being run: one run tells of everything.  Types know no clock: at the lowest priority
-# they take what the tests beside them leave of the cores.  tests/sharing.py says which tests go beside which, and why five
+# they take what the tests beside them leave of the cores.  tests/sharing.py says which tests go beside which, and why six
 # processes keep two cores busy.  Status 5: PYTEST_ARGS chose nothing.
 # Sets of names have one order in every usual run, as all choices are those of every usual run; a hunt has others.
 test: export PYTHONHASHSEED := 0
@@ -81,7 +81,7 @@ $(BYTECODE): | $(STAMP)
 	@said=$$(nice -n 10 $(PYTHON_IN) -m pytest --collect-only -qq 2>&1) || { echo "$$said" | tail -n 50; exit 1; }; touch $@
 
 pytest: $(STAMP)
-	@$(PYTHON_IN) -m pytest -n 5 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	@$(PYTHON_IN) -m pytest -n 6 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 test-cluster: $(STAMP)
 	@$(PYTHON_IN) -m pytest -m cluster tests/cluster $(PYTEST_ARGS)

@@ -130,7 +130,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """All processes wait until each knows its tests, so the one aside steps back after that alone."""
+    """All processes wait until each knows its tests, so those aside step back after that alone."""
     given = getattr(session.config, "workerinput", None)
     if given and is_aside(given["workerid"], given["workercount"]):
         step_aside(note_of(given))

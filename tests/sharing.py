@@ -1,8 +1,8 @@
 """How `make test` shares its tests among processes: which go together, which go alone, and which know no clock.
 
-The last process is aside: it runs what knows no clock, with what the others leave of the cores.  The others go through
-all that does: first what is to have nobody but the one aside beside it, then four at a time, which wait for a server, a
-lease or a disk now and then.  What is left at the end they share.
+The last two processes are aside: they run what knows no clock, with what the others leave of the cores.  The others go
+through all that does: first what is to have nobody but those aside beside it, then four at a time, which wait for a
+server, a lease or a disk now and then.  What is left at the end they share.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ The two whose files are one share begin before all that can be shared out.
 """
 
 CLOCKLESS = (
-    "sim", "property", "scenarios", "unit/log", "unit/core", "unit/expr", "unit/core_links", "unit/core_queue",
-    "unit/core_sizes", "unit/core_sow", "unit/core_views", "unit/config", "unit/memory", "unit/records",
-    "unit/replication", "unit/amqp", "unit/doors", "unit/replaying", "soak/test_siege.py",
+    "soak/test_siege.py", "sim", "property", "scenarios", "unit/log", "unit/core", "unit/expr", "unit/core_links",
+    "unit/core_queue", "unit/core_sizes", "unit/core_sow", "unit/core_views", "unit/config", "unit/memory",
+    "unit/records", "unit/replication", "unit/amqp", "unit/doors", "unit/replaying",
 )  # fmt: skip
 """Folders whose files wait for a core as long as it takes, longest first."""
 
@@ -46,7 +46,10 @@ FIRST, LATER, LAST = range(3)
 """Groups of files: those that are alone, those that know a clock, and those that know none."""
 
 PROCESSES = 4
-"""Beside each other; one more is aside."""
+"""Beside each other."""
+
+ASIDE = 2
+"""What the others leave is more than one takes: in the longest part of a run they wait for a sixth of the time."""
 
 SPARK, LEASES = "spark", "leases"
 """The share of whoever has a Spark session, and that of servers whose leases of a second are to hold."""
@@ -89,7 +92,7 @@ def in_order(items: list[pytest.Item]) -> None:
 
 def is_aside(worker: str, count: int) -> bool:
     """Of so many processes."""
-    return count > PROCESSES and worker == f"gw{count - 1}"
+    return worker in [f"gw{number}" for number in range(max(PROCESSES, count - ASIDE), count)]
 
 
 def step_aside(note: Path) -> None:
@@ -118,15 +121,15 @@ def _take(pid: int, policy: int, nice: int) -> None:
 
 
 def note_of(given: Mapping[str, Any]) -> Path:
-    """Where the one aside leaves its number.  given: what xdist tells a process of the tests."""
-    return Path(tempfile.gettempdir()) / f"penstock-aside-{given['testrunuid']}"
+    """Where one aside leaves its number.  given: what xdist tells a process of the tests."""
+    return Path(tempfile.gettempdir()) / f"penstock-aside-{given['testrunuid']}-{given['workerid']}"
 
 
 class Shares(LoadScopeScheduling):
     """Shares to processes as these become free."""
 
     def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
-        """Who waits for what is alone goes on when that has ended; the one aside comes back when all others have.
+        """Who waits for what is alone goes on when that has ended; those aside come back when all others have.
 
         What is done is forgotten: who counts what is left goes over it after each of thousands of tests.
         """
@@ -144,7 +147,8 @@ class Shares(LoadScopeScheduling):
         if group != LAST and all(
             place_of(share)[0] == LAST for share in chain(self.workqueue, self._taken(self.nodes))
         ):
-            come_back(note_of(node.workerinput))
+            for other in self.nodes:
+                come_back(note_of(other.workerinput))
 
     def remove_node(self, node: WorkerController) -> str | None:
         """What a process has died of is not run by others, as all else is that it had."""
