@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
@@ -174,6 +174,9 @@ QUEUE_ID = struct.Struct("<q")
 
 Header = Mapping[str, object]
 
+_Attended: TypeAlias = tuple[str, Header]
+"""An event of a consumer, and its fields."""
+
 
 class _Known(NamedTuple):
     """What is told of a record."""
@@ -239,30 +242,29 @@ class Notices:
 
         Nobody asks after a turn of nothing but messages and their leases, where nobody came or went.
         """
-        told: list[tuple[int, Control]] = []
-        for at, entry in enumerate(journal):
-            if isinstance(entry, Control):
-                if entry.kind in TOLD:
-                    told.append((at, entry))
-            elif isinstance(entry, Group):
-                for part in entry.entries:
-                    if isinstance(part, Control) and part.kind in TOLD:
-                        told.append((at, part))
-        if told and self._runtime.broken is None:
-            known, asked = list[_Known](), deque(self.asked)
-            for at, one in told:
-                while asked and at >= asked[0][1]:
-                    asked.popleft()
-                by = asked[0][2] if asked and at >= asked[0][0] else ""
-                self._add_known(one, by, known)  # a later turn may delete its queue
-            self._runtime.when_durable(told[-1][1].lsn, lambda: self._tell(known))
+        known, some = list[_Known](), [_attended(*one) for one in self.attendance]
+        for one, by in self._told(journal):
+            self._add_known(one, by, known)  # a later turn may delete its queue
+        joined = any(came for came, _ in self.attendance)
+        self.attendance.clear()
         self.asked.clear()
         self._went.clear()
-        if self.attendance:
-            some = self.attendance[:]
-            self.attendance.clear()
-            for came, consumer in some:
-                self._consumer(came, consumer)
+        runtime = self._runtime
+        gone, came = ((), some) if joined else (some, ())  # behind the beginning of their queue, and before its end
+        if runtime.broken is not None:
+            self._tell(some)
+        elif known or some:
+            runtime.when_durable(runtime.core.last_lsn, lambda: self._tell(gone, known, came))
+
+    def _told(self, journal: Sequence[Entry]) -> Iterator[tuple[Control, str]]:
+        """The records of a turn that are told, and who asked for each."""
+        asked = deque(self.asked)
+        for at, entry in enumerate(journal):
+            for one in entry.entries if isinstance(entry, Group) else (entry,):
+                if isinstance(one, Control) and one.kind in TOLD:
+                    while asked and at >= asked[0][1]:
+                        asked.popleft()
+                    yield one, asked[0][2] if asked and at >= asked[0][0] else ""
 
     def _add_known(self, control: Control, by: str, known: list[_Known]) -> None:
         """A record, with the bindings that went with what it ends, as RabbitMQ tells them.
@@ -281,7 +283,10 @@ class Notices:
         known.append(_Known(control.kind, control.time, header, about, by))
         known += behind
 
-    def _tell(self, known: Sequence[_Known]) -> None:
+    def _tell(
+        self, gone: Sequence[_Attended] = (), known: Sequence[_Known] = (), came: Sequence[_Attended] = ()
+    ) -> None:
+        self._attend(gone)
         counts = dict.fromkeys(MANY, 0)
         for kind, time, header, about, by in known:
             if kind in counts:
@@ -294,21 +299,14 @@ class Notices:
             most, event = MANY[kind]
             if count > most:
                 self.feed.tell(event, known[-1].time, {"count": count - most})
+        self._attend(came)
 
     # -- who comes and goes
 
-    def _consumer(self, came: bool, consumer: Consumer) -> None:
-        queue = queue_of(consumer)
-        fields = {
-            "vhost": queue.vhost,
-            "queue": queue.name,
-            "consumer_tag": consumer.tag,
-            "client": consumer.client,
-            "ack_required": not consumer.no_ack,
-            "exclusive": consumer.exclusive,
-        }
-        name = "consumer.created" if came else "consumer.deleted"
-        self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=queue.vhost, queue=queue.name)
+    def _attend(self, some: Sequence[_Attended]) -> None:
+        for name, fields in some:
+            vhost, queue = str(fields["vhost"]), str(fields["queue"])
+            self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=vhost, queue=queue)
 
     def connection(self, session: Connected, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
@@ -333,6 +331,14 @@ class Notices:
             if name == "vhost.created":
                 self.feed.hide(str(fields["name"]))
             self.feed.tell(name, self._runtime.clock.wall(), fields, level=ADMINISTRATOR, by=by)
+
+
+def _attended(came: bool, consumer: Consumer) -> _Attended:
+    queue = queue_of(consumer)
+    return "consumer.created" if came else "consumer.deleted", {
+        "vhost": queue.vhost, "queue": queue.name, "consumer_tag": consumer.tag, "client": consumer.client,
+        "ack_required": not consumer.no_ack, "exclusive": consumer.exclusive,
+    }  # fmt: skip
 
 
 # -- records as events

@@ -525,3 +525,14 @@ def test_channels_and_logins_are_told_while_somebody_wants_them(http: Http) -> N
     assert "its password is another" in wrong[1]["error"]
     assert unknown == ("user.authentication.failure", {**unknown[1], "name": "ghost", "protocol": "http"})
     assert "wrong" not in str(wrong) + str(unknown)
+
+
+def test_consumers_come_behind_their_queue_and_go_before_it(http: Http) -> None:
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        for key in ("queue.*", "consumer.*"):
+            channel.queue_bind("heard", "amq.rabbitmq.event", key)
+        channel.queue_declare("brief", auto_delete=True)
+        channel.basic_cancel(channel.basic_consume("brief", lambda *_: None))
+        told = [name for name, _ in heard(channel, 4)]
+    assert told == ["queue.created", "consumer.created", "consumer.deleted", "queue.deleted"]
