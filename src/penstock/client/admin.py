@@ -17,7 +17,7 @@ from penstock.units import format_duration, span
 Arguments = Mapping[str, object]
 
 
-SHOWN = ("name", "ready", "leased", "delayed", "consumers", "acked")
+SHOWN = ("queue", "ready", "leased", "delayed", "consumers", "acked")
 """What notebooks show of each queue in a list."""
 
 OF_A_VHOST = frozenset(

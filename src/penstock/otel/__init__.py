@@ -25,6 +25,7 @@ except ImportError as error:
 
 from penstock.client import tracing
 from penstock.client.messages import reason_of
+from penstock.errors import InvalidArgument
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ SYSTEM = "penstock"
 
 def instrument(provider: TracerProvider | None = None) -> None:
     """Trace what clients and workers of this process do from now on; again: with another provider."""
+    if provider is not None and not hasattr(provider, "get_tracer"):
+        raise InvalidArgument(f"instrument: provider is {provider!r}, not a TracerProvider or None")
     tracing.active = Spans(trace.get_tracer("penstock", __version__, provider))
 
 

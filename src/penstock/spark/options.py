@@ -362,7 +362,9 @@ def refuse_idle(options: ReadOptions, read: str) -> None:
     """InvalidArgument for an option that says nothing in such a read, where who gave it believes that it does."""
     for option in _READ:
         if option.name in options.given and read not in option.of:
-            raise InvalidArgument(f"option {option.name} has no effect in {read}: it is for {' and '.join(option.of)}")
+            *some, last = option.of
+            places = f"{', '.join(some)} or {last}" if some else last
+            raise InvalidArgument(f"option {option.name} has no effect in {read}: it is for {places}")
 
 
 def _source(take: Taker, values: Mapping[str, Any]) -> dict[str, str]:

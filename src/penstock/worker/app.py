@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from penstock.client.arguments import arguments_checked
+from penstock.client.urls import parse_url
 from penstock.errors import InvalidArgument
 from penstock.units import Duration, seconds_of
 from penstock.worker.running import Running
@@ -31,9 +32,6 @@ logger = logging.getLogger("penstock.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Middleware)
-
-Lifespan = Callable[["App"], AbstractAsyncContextManager[object]]
-"""What surrounds the work: opens pools before the first message, closes them after the last."""
 
 
 @arguments_checked
@@ -55,10 +53,11 @@ class App:
         *,
         name: str = "",
         grace: Duration = "30s",
-        lifespan: Lifespan | None = None,
+        lifespan: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
         results: str | None = None,
         results_for: Duration = "1d",
     ) -> None:
+        parse_url(url)  # what is no address is told here
         self.url = url
         self.name = name
         self.workers: tuple[Worker, ...] = ()

@@ -51,6 +51,8 @@ class Depends:
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
+        if not callable(cast("object", make)):
+            raise InvalidArgument(f"Depends: make is {make!r}, not a function: that is of type {type(make).__name__}")
         self.make = make
         self._needs: tuple[Depends | None, ...] | None = None
 
@@ -302,6 +304,9 @@ def _readers(function: Function, who: str) -> tuple[list[Reader | Depends | None
     readers: dict[str, Reader | Depends | None] = {}
     value: Any = Any
     for name, annotation in _given(function, who):
+        if get_origin(annotation) is Annotated and Depends in get_args(annotation):
+            told = "names Depends and not what makes it: write Annotated[..., Depends(function)]"
+            raise InvalidArgument(f"{who}: argument {name!r} {told}")
         if (depends := depends_of(annotation)) is not None:
             depends.needs(is_message)
             readers[f"{name} depends"] = depends

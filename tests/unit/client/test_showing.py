@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import cast
 
 import pyarrow as pa
 
+from penstock.client import connect
+from penstock.client.admin import SHOWN
 from penstock.client.messages import Message, Rows
 from penstock.client.reading import Result
 from penstock.client.showing import CELL, ROWS, Facts, Listed
+from penstock.testing import Broker
 
 
 def result(rows: int) -> Result:
@@ -63,6 +67,10 @@ def test_messages_and_queues() -> None:
     assert Facts(ready=3, name="q")._repr_html_() == (
         "<table><tbody><tr><th>ready</th><td>3</td></tr><tr><th>name</th><td>q</td></tr></tbody></table>"
     )
+    with Broker({"queue": [{"name": "to-ship"}]}) as broker, connect(broker.flight_url) as client:
+        listed = client.queues()
+    assert set(SHOWN) <= listed[0].keys(), "a column that no queue has is empty"
+    assert "<td>to-ship</td>" in cast("Listed", listed)._repr_html_()
     many = Listed([{"name": f"q{n}", "ready": n} for n in range(ROWS + 1)], ("name", "ready"))
     assert many._repr_html_().count("<tr>") == ROWS + 1
     assert many[0] == {"name": "q0", "ready": 0}

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import penstock.otel
 from penstock.client import aio
 from penstock.client.aio import stream
 from penstock.client.batches import Batch
@@ -189,3 +190,8 @@ def test_a_client_and_a_batch_say_what_they_are() -> None:
     some, _ = batch()
     assert repr(some) == "Batch(4 messages, 4 not settled)"
     assert repr(stream.Batch(some, cast("Any", None))) == "Batch(4 messages, 4 not settled)"
+
+
+def test_what_traces_is_a_provider() -> None:
+    with pytest.raises(InvalidArgument, match="^instrument: provider is 5, not a TracerProvider or None$"):
+        penstock.otel.instrument(cast("Any", 5))

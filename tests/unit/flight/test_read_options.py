@@ -64,7 +64,9 @@ def test_an_option_is_refused_where_nothing_reads_it(name: str) -> None:
         if read in said:
             refuse_idle(options, read)
         else:
-            with pytest.raises(InvalidArgument, match=f"option {name} has no effect in {read}: it is for {said[0]}"):
+            *some, last = said
+            places = f"{', '.join(some)} or {last}" if some else last
+            with pytest.raises(InvalidArgument, match=f"option {name} has no effect in {read}: it is for {places}$"):
                 refuse_idle(options, read)
 
 

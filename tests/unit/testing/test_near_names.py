@@ -138,6 +138,11 @@ def test_a_topic_that_somebody_does_not_see_is_told_to_nobody(broker: Broker, wa
     assert of_a_topic(broker, "order", "sow", "guest:guest").endswith("did you mean 'orders'?")
 
 
+def test_one_slip_in_the_name_of_a_queue_that_spark_reads_is_seen(broker: Broker) -> None:
+    with penstock.connect(broker.flight_url) as client, pytest.raises(NotFound, match=r"did you mean 'to-ship'\?$"):
+        client.action("locate", queue="to-shp")
+
+
 def test_an_exclusive_queue_is_nobodys_but_its_connections(broker: Broker) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(f"{broker.amqp_url}?heartbeat=0"))
     connection.channel().queue_declare("mine-1", exclusive=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, cast
 
 import pytest
 
 import penstock
 from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument, InvalidBody
-from penstock.worker.worker import declare
+from penstock.worker.app import App
+from penstock.worker.worker import Depends, declare
 
 
 @dataclass
@@ -95,6 +96,8 @@ def test_functions_that_cannot_be_called_are_refused_by_name() -> None:
 
     def odd(a: Rows) -> None: ...
 
+    def unmade(a: Annotated[bytes, Depends]) -> None: ...
+
     def lazy(a: bytes) -> Iterator[None]:
         yield
 
@@ -108,6 +111,7 @@ def test_functions_that_cannot_be_called_are_refused_by_name() -> None:
         (keyword, "'b' has no default"),
         (unknown, "'Missing' is not defined; define the type at module level"),
         (odd, "bodies cannot become"),
+        (unmade, r"'a' names Depends and not what makes it: write Annotated\[..., Depends\(function\)\]"),
         (lazy, "lazy: is a generator, which nobody runs"),
         (slow, "slow: is a generator, which nobody runs"),
     )
@@ -133,3 +137,17 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], said: s
         declare(one, "q", **options)
     with pytest.raises(InvalidArgument, match="name a queue"):
         declare(one, "")
+
+
+@pytest.mark.parametrize("given", [5, None, "session"])
+def test_what_makes_a_dependency_is_a_function(given: Any) -> None:
+    with pytest.raises(InvalidArgument, match=rf"Depends: make is {given!r}, not a function: that is of type"):
+        Depends(given)
+
+
+def test_an_app_is_looked_at_where_it_is_made() -> None:
+    """The address was looked at when the workers ran, and what is no context manager then."""
+    with pytest.raises(InvalidArgument, match="'http://localhost' is no address: write penstock://"):
+        App("http://localhost")
+    with pytest.raises(InvalidArgument, match="App: lifespan is 5, not a function or None"):
+        App(lifespan=cast("Any", 5))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from penstock.core.sow.keyed import Removal, numbers_of, steps
-from penstock.errors import AccessRefused, InvalidArgument, NotFound
+from penstock.errors import AccessRefused, InvalidArgument
 from penstock.history.history import History, names_wanted
 from penstock.history.view import listing
 from penstock.log.catalog import Span, cuts
@@ -222,7 +222,7 @@ class Locating:
         if isinstance(read, QueueContent):
             find = partial(self._engine.core.find_queue, read.vhost, read.name)
             if self._handover.call(find, caller.gone, durable=False) is None:
-                raise NotFound(f"no queue '{read.name}' in vhost '{read.vhost}'")
+                raise self._engine.core.missing_queue(read.vhost, read.name)
         if self._folder is None:
             return "the server has its log in memory"
         return f"user '{caller.user}' may read a part of it" if limited else None
