@@ -383,6 +383,8 @@ class Running:
         finally:
             over.set()
             await asyncio.wait({taking})
+            if not taking.cancelled():
+                taking.exception()  # whoever is cancelled is told of no other end
             keeper.cancel()
             await self._off(consumer.close)
 

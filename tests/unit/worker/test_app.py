@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
 import logging
 import threading
@@ -478,6 +479,29 @@ async def test_a_serve_that_is_cancelled_ends_as_one_that_is_stopped() -> None:
             assert (server.stats("q")["ready"], server.stats("q")["leased"]) == (5 - number, 0)
         assert seen == [b"0", b"1", b"2", b"3"]
         assert server.stats("dead")["ready"] == 0
+
+
+async def test_who_is_cancelled_when_the_server_is_gone_leaves_no_error_to_the_loop() -> None:
+    app, at_work, told = penstock.App(grace="10ms"), asyncio.Event(), list[object]()
+
+    @app.worker("q", backlog=4)
+    async def endless(body: bytes) -> None:
+        at_work.set()
+        await asyncio.Event().wait()
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    with broker() as server:
+        for _ in range(4):
+            server.publish("q", b"x")
+        serving = asyncio.create_task(app.serve(url=server.flight_url))
+        await asyncio.wait_for(at_work.wait(), PATIENCE_S)
+        await asyncio.to_thread(server.crash)
+        await until(lambda: "_take_all" not in [one.get_coro().__name__ for one in asyncio.all_tasks()])  # type: ignore[union-attr]
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(serving, PATIENCE_S)
+        gc.collect()
+    assert told == []
 
 
 async def test_a_server_that_went_away_is_waited_for() -> None:
