@@ -75,7 +75,7 @@ class End:
             return 0.0
         batch = arrow_batch(entries)
         begun = time.process_time()
-        parcels = self.telling.tell(batch)
+        parcels = list(self.telling.parcels(batch))
         heads = [parcel.head for parcel in parcels]
         took = time.process_time() - begun
         for parcel, head in zip(parcels, heads, strict=True):
@@ -101,7 +101,7 @@ def ends(messages: int, size: int) -> tuple[float, float]:
         batches.append(arrow_batch(a.journal))
         a.journal = []
     begun = time.process_time()
-    sent = [(parcel.head, parcel.rows) for batch in batches for parcel in a.telling.tell(batch)]
+    sent = [(parcel.head, parcel.rows) for batch in batches for parcel in a.telling.parcels(batch)]
     told = time.process_time()
     for head, rows in sent:
         b.core.hear(b.now, "a", head, rows)

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 from harness import emit, parse, parser, usage
 
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
 
@@ -80,12 +81,12 @@ def churn(view: View, depth: int, turns: int, chance: random.Random) -> float:
         back = [end for lsn in sorted(chance.sample(range(head, head + TURN), TURN // 10)) for end in (lsn, lsn + 1)]
         began = time.process_time()
         enter(view, tail, some)
-        view.leave((head, head + TURN))
+        view.move((head, head + TURN), AWAY)
         told = len(view.flush())
-        view.back(back)
+        view.move(back, AVAILABLE)
         told += len(view.flush())
-        view.leave(back)
-        view.gone((head, head + TURN))
+        view.move(back, AWAY)
+        view.move((head, head + TURN), GONE)
         told += len(view.flush())
         spent += time.process_time() - began
         assert told

@@ -134,7 +134,7 @@ class House:
                     number = step.consumer % len(self.consumers)
                     if number in self.paused:
                         self.paused.remove(number)
-                        core.unchoke(now, self.consumers[number])
+                        core.unchoke_all(now, (self.consumers[number],))
                     else:
                         self.paused.add(number)
                         core.choke(self.consumers[number])

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from choices import examples
 from penstock.core import view_contributions
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.expr.view_definition import Definition
 from penstock.server.views import builder, step_worker
@@ -82,17 +83,17 @@ class Kept(RuleBasedStateMachine):
 
     @rule(low=st.integers(0, 60), length=st.integers(1, 20))
     def leave(self, low: int, length: int) -> None:
-        self.view.leave([low, low + length])
+        self.view.move([low, low + length], AWAY)
         self.available -= self.span(low, length)
 
     @rule(low=st.integers(0, 60), length=st.integers(1, 20))
     def back(self, low: int, length: int) -> None:
-        self.view.back([low, low + length])
+        self.view.move([low, low + length], AVAILABLE)
         self.available |= self.span(low, length)
 
     @rule(low=st.integers(0, 60), length=st.integers(1, 20))
     def gone(self, low: int, length: int) -> None:
-        self.view.gone([low, low + length])
+        self.view.move([low, low + length], GONE)
         self.available -= self.span(low, length)
         for lsn in self.span(low, length):
             del self.records[lsn]
@@ -267,6 +268,6 @@ def test_taking_away_leaves_no_rounding_behind(values: list[float]) -> None:
     view.enter(view.read(Elements(range(2, 2 + len(values)), [{"v": value} for value in values])))
     view.flush()
     assert view.rows != before
-    view.gone([2, 100])
+    view.move([2, 100], GONE)
     view.flush()
     assert view.rows == before

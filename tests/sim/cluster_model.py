@@ -11,8 +11,9 @@ two logs part.  Nobody's clock goes with another's.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from penstock.replication.election import Election, End, Read, Role, Swap, TakeOver
 from penstock.replication.insync import Times
 from penstock.replication.register import ClusterState, Member, decode
-from penstock.replication.terms import Terms, Written, common
+from penstock.replication.terms import Written, common
 
 TIMES = Times(level=1_000, level_most=4_000)
 WHILES = (0, 1_000, TIMES.renew // 2, TIMES.ack_timeout, TIMES.lease)
@@ -38,6 +39,44 @@ class Record(NamedTuple):
 
     lsn: int
     what: str
+
+
+class Terms:
+    """Of one log, oldest first."""
+
+    def __init__(self, written: Iterable[Written] = ()) -> None:
+        self._all = list[Written]()
+        for one in written:
+            self.begin(one.term, one.first)
+            self.reach(one.last)
+
+    def __iter__(self) -> Iterator[Written]:
+        return iter(self._all)
+
+    @property
+    def newest(self) -> int:
+        """The highest term that wrote here; 0: none did."""
+        return self._all[-1].term if self._all else 0
+
+    def begin(self, term: int, first: int) -> None:
+        """A leader's first record.  ValueError where the log says otherwise: that is damage."""
+        if self._all and (term <= self.newest or first <= self._all[-1].last):
+            raise ValueError(f"term {term} begins at LSN {first}, behind term {self.newest} up to {self._all[-1].last}")
+        self._all.append(Written(term, first, first))
+
+    def reach(self, lsn: int) -> None:
+        """The log goes up to here."""
+        if self._all:
+            self._all[-1] = self._all[-1]._replace(last=max(lsn, self._all[-1].last))
+
+    def cut(self, lsn: int) -> None:
+        """The log has nothing above `lsn` any more."""
+        self._all = [one._replace(last=min(one.last, lsn)) for one in self._all if one.first <= lsn]
+
+    def of(self, lsn: int) -> int | None:
+        """The term that wrote a record; None: it is older than the cluster, or not here."""
+        at = bisect_right(self._all, lsn, key=lambda one: one.first) - 1
+        return self._all[at].term if at >= 0 and lsn <= self._all[at].last else None
 
 
 class Rules(NamedTuple):

@@ -464,7 +464,7 @@ class Fabric:
                 yield from some
 
     def tell(self, telling: Telling, sender: SiteWorld, batch: pa.RecordBatch) -> list[Parcel]:
-        return telling.tell(batch)
+        return list(telling.parcels(batch))
 
     def ask(self) -> None:
         site = self.mostly(self.eager)

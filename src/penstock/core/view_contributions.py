@@ -265,27 +265,15 @@ class Join:
             if not states or states[at] == AVAILABLE:
                 self._show(place, number)
 
-    def leave(self, place: int, pairs: Iterable[int]) -> None:
-        """Rows are still there, and no longer available."""
-        source = self._sources[place]
+    def move(self, place: int, pairs: Iterable[int], state: int) -> None:
+        """Rows are AVAILABLE, still there and no longer so (AWAY), or have left the source (GONE)."""
+        source, shown = self._sources[place], state == AVAILABLE
         for number in self._within(source, pairs):
-            if number in source.available:
-                self._hide(place, number)
-
-    def back(self, place: int, pairs: Iterable[int]) -> None:
-        source = self._sources[place]
-        for number in self._within(source, pairs):
-            if number not in source.available:
-                self._show(place, number)
-
-    def gone(self, place: int, pairs: Iterable[int]) -> None:
-        """Rows have left the source."""
-        source = self._sources[place]
-        for number in self._within(source, pairs):
-            if number in source.available:
-                self._hide(place, number)
-            del source.rows[number]
-        if len(source.order) > 2 * len(source.rows) + 64:
+            if (number in source.available) != shown:
+                (self._show if shown else self._hide)(place, number)
+            if state == GONE:
+                del source.rows[number]
+        if state == GONE and len(source.order) > 2 * len(source.rows) + 64:
             source.order = array("q", sorted(source.rows))
 
     def measure(self, place: int, low: int, high: int, most: int) -> tuple[int, int]:

@@ -1,9 +1,8 @@
 """A view: groups of what is available in its source, kept up by what came, went and returned.
 
     read    messages with their bodies are read once; enter: what each gives to its group is kept
-    leave   they are leased or delayed: what they gave is taken away
-    back    they are available again: it is added again, no body needed
-    gone    they are out of the queue for good
+    move    they are leased or delayed: what they gave is taken away; or available again: it is added again, no body
+            needed; or out of the queue for good
     flush   the rows that changed since the last time
 
 A change costs what it touches, and the logarithm of its group; never what waits.  Pure, and told in order; it knows no
@@ -18,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from itertools import repeat
 from typing import Any, TypeAlias, cast
 
-from penstock.core.view_contributions import AVAILABLE, AWAY, GONE, INACTIVE, Block, Contributions, Join, Values
+from penstock.core.view_contributions import AVAILABLE, GONE, INACTIVE, Block, Contributions, Join, Values
 from penstock.expr.aggregates import STORES, Store
 from penstock.expr.batches import Table
 from penstock.expr.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
@@ -120,20 +119,12 @@ class View:
                 self.size += _weight(columns, range(len(lsns)))
             self._messages.add(lsns, keys, columns, states, self._change)
 
-    def leave(self, pairs: Iterable[int]) -> None:
-        """Messages in these spans are there, and nobody else can have them now."""
-        self._messages.move(pairs, AWAY, self._change, self._forget)
+    def move(self, pairs: Iterable[int], state: int) -> None:
+        """Messages in these spans are AVAILABLE, AWAY, where nobody else can have them now, or GONE from the source.
 
-    def back(self, pairs: Iterable[int]) -> None:
-        self._messages.move(pairs, AVAILABLE, self._change, self._forget)
-
-    def activate(self, pairs: Iterable[int]) -> None:
-        """Those of them that were inactive are available."""
-        self._messages.move(pairs, INACTIVE, self._change, self._forget)
-
-    def gone(self, pairs: Iterable[int]) -> None:
-        """They are out of the source."""
-        self._messages.move(pairs, GONE, self._change, self._forget)
+        INACTIVE: those of them that were that are available.
+        """
+        self._messages.move(pairs, state, self._change, self._forget)
 
     def measure(self, low: int, high: int, most: int) -> tuple[int, int]:
         """How far from `low` at most so many messages go, and how many: for who does a long span in portions."""
@@ -339,24 +330,15 @@ class Side:
         records: list[Table] = list(given.values[0])  # type: ignore[arg-type]  # what `read` put there
         self._join.enter(self._place, given.lsns, records, given.states)
 
-    def leave(self, pairs: Iterable[int]) -> None:
-        self._join.leave(self._place, pairs)
-
-    def back(self, pairs: Iterable[int]) -> None:
-        self._join.back(self._place, pairs)
-
-    def activate(self, pairs: Iterable[int]) -> None:
-        """As `View.activate`: what was inactive was there and not available."""
-        self._join.back(self._place, pairs)
-
-    def gone(self, pairs: Iterable[int]) -> None:
-        self._join.gone(self._place, pairs)
+    def move(self, pairs: Iterable[int], state: int) -> None:
+        """As `View.move`: what was inactive was there and not available."""
+        self._join.move(self._place, pairs, AVAILABLE if state == INACTIVE else state)
 
     def measure(self, low: int, high: int, most: int) -> tuple[int, int]:
         return self._join.measure(self._place, low, high, most)
 
     def clear(self) -> None:
-        self._join.gone(self._place, (0, LSN_LIMIT))
+        self._join.move(self._place, (0, LSN_LIMIT), GONE)
 
     def flush(self) -> list[Changed]:
         """It has no rows of its own."""
@@ -366,6 +348,6 @@ class Side:
 def bring(join: Join, view: View) -> None:
     """Bring what changed in the join to the view over it."""
     gone, ids, records, ranks = join.changes()
-    view.gone([end for one in sorted(gone) for end in (one, one + 1)])
+    view.move([end for one in sorted(gone) for end in (one, one + 1)], GONE)
     if ids:
         view.enter(view.read(Elements(ids, records, ranks=ranks)))

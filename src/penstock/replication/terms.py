@@ -14,8 +14,7 @@ whoever is told what.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,44 +25,6 @@ class Written(NamedTuple):
     term: int
     first: int  # its boot record
     last: int
-
-
-class Terms:
-    """Of one log, oldest first."""
-
-    def __init__(self, written: Iterable[Written] = ()) -> None:
-        self._all = list[Written]()
-        for one in written:
-            self.begin(one.term, one.first)
-            self.reach(one.last)
-
-    def __iter__(self) -> Iterator[Written]:
-        return iter(self._all)
-
-    @property
-    def newest(self) -> int:
-        """The highest term that wrote here; 0: none did."""
-        return self._all[-1].term if self._all else 0
-
-    def begin(self, term: int, first: int) -> None:
-        """A leader's first record.  ValueError where the log says otherwise: that is damage."""
-        if self._all and (term <= self.newest or first <= self._all[-1].last):
-            raise ValueError(f"term {term} begins at LSN {first}, behind term {self.newest} up to {self._all[-1].last}")
-        self._all.append(Written(term, first, first))
-
-    def reach(self, lsn: int) -> None:
-        """The log goes up to here."""
-        if self._all:
-            self._all[-1] = self._all[-1]._replace(last=max(lsn, self._all[-1].last))
-
-    def cut(self, lsn: int) -> None:
-        """The log has nothing above `lsn` any more."""
-        self._all = [one._replace(last=min(one.last, lsn)) for one in self._all if one.first <= lsn]
-
-    def of(self, lsn: int) -> int | None:
-        """The term that wrote a record; None: it is older than the cluster, or not here."""
-        at = bisect_right(self._all, lsn, key=lambda one: one.first) - 1
-        return self._all[at].term if at >= 0 and lsn <= self._all[at].last else None
 
 
 def common(ours: Iterable[Written], theirs: Iterable[Written]) -> int:

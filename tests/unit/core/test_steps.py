@@ -110,7 +110,7 @@ def test_leases_that_end_together_end_in_steps_and_all_count() -> None:
     assert step(world, queue) >= 4
     assert queue.so_far.expired_leases == len(held) == queue.ready
     assert all((run.tally.deliveries, run.tally.failures) == (1, 1) for run in queue.returned.runs())
-    world.core.unchoke(world.now, consumer)
+    world.core.unchoke_all(world.now, (consumer,))
     world.turn()
     assert world.inbox[consumer][-len(held) :] == held
 
@@ -183,7 +183,7 @@ def test_what_comes_back_one_by_one_keeps_order_and_tally_and_costs_little() -> 
     queue.check()
     assert sum(1 for _ in queue.returned.runs()) < 1100
     assert {run.tally.cancels for run in queue.returned.runs()} == {1}
-    world.core.unchoke(world.now, consumer)
+    world.core.unchoke_all(world.now, (consumer,))
     world.advance(0)
     assert world.inbox[consumer][5000:] == held
 

@@ -130,7 +130,7 @@ def test_queues_that_differ_are_not_one_when_one_begins_while_links_are_up() -> 
     a.declare("q")
     a.turn()
     telling = a.tellings["b"]
-    parcels = [parcel for table in a.tables for batch in table.to_batches() for parcel in telling.tell(batch)]
+    parcels = [parcel for table in a.tables for batch in table.to_batches() for parcel in telling.parcels(batch)]
     faults = [line for one in parcels for line in b.core.hear(b.now, "a", one.head, one.rows).faults]
     assert faults == ["queue 'q' in vhost '/': its filter is '/n > 1' here and None there"]
 

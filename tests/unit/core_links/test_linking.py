@@ -59,7 +59,7 @@ class Linked(World):
             table = self.tables[self.told[other.name]]
             self.told[other.name] += 1
             for batch in table.combine_chunks().to_batches():
-                for parcel in telling.tell(batch):
+                for parcel in list(telling.parcels(batch)):
                     assert read(parcel.head, parcel.rows) == parcel
                     heard = other.core.hear(other.now, self.name, parcel.head, parcel.rows)
                     other.turn()
@@ -131,9 +131,9 @@ def test_a_link_tells_what_it_carries_and_nothing_twice(pair: tuple[Linked, Link
     table = a.tables[-1].to_batches()[0]
     assert [one.pieces[0].rows for one in a.send(b)] == [2]
     assert b.contents(b.q()) == [b'{"n": 2}', b'{"n": 3}']
-    assert a.tellings["b"].tell(table) == []
+    assert list(a.tellings["b"].parcels(table)) == []
     a.core.carries("b", [Carries("q")])
-    [again] = a.core.telling("b").tell(table)
+    [again] = a.core.telling("b").parcels(table)
     assert again.rows is not None
     assert again.rows.num_rows == 3
     assert b.core.heard("a") == again.upto
@@ -229,7 +229,7 @@ def test_of_an_exchange_that_is_not_here_it_is_said_what_is_left_out(pair: tuple
     a.core.bind(a.now, "/", "x", "q", "queue", "k.*", {})
     a.link(b, Carries(".*", exchange="x"))
     a.publish("k.1", b"0", exchange="x")
-    [parcel] = a.tellings["b"].tell(a.tables[-1].to_batches()[0])
+    [parcel] = a.tellings["b"].parcels(a.tables[-1].to_batches()[0])
     said = b.core.hear(b.now, "a", parcel.head, parcel.rows).faults
     assert said == ("1 messages are left out: no exchange 'x' in vhost '/'",)
 
@@ -237,7 +237,7 @@ def test_of_an_exchange_that_is_not_here_it_is_said_what_is_left_out(pair: tuple
 def test_a_parcel_that_cannot_be_read_is_refused(pair: tuple[Linked, Linked]) -> None:
     a, b = pair
     a.publish("q", b"0")
-    [parcel] = a.tellings["b"].tell(a.tables[-1].to_batches()[0])
+    [parcel] = a.tellings["b"].parcels(a.tables[-1].to_batches()[0])
     assert parcel.rows is not None
     for head, rows in (
         (b"{", parcel.rows), (b"{}", parcel.rows), (parcel.head, None), (parcel.head, parcel.rows.slice(1)),

@@ -214,7 +214,7 @@ def test_what_is_forgotten_of_twins_is_told_beside_messages_without_a_fault(pair
     b.turn()
     telling = b.core.telling("a")
     whole = pa.concat_tables(b.tables).combine_chunks().to_batches()
-    parcels = [parcel for batch in whole for parcel in telling.tell(batch)]
+    parcels = [parcel for batch in whole for parcel in telling.parcels(batch)]
     assert {one.publisher for parcel in parcels for one in parcel.numbers} == {"p"}
 
 

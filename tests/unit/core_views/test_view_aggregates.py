@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import ExpressionError
 from penstock.expr.group_rows import key_text
@@ -100,7 +101,7 @@ def test_a_text_that_is_no_number_makes_it_nan_as_long_as_it_is_there(expression
     ((found,),) = one.rows.values()
     assert found != found
     assert shown(one) == [{"x": None}], "JSON has no NaN"
-    one.gone([2, 3])
+    one.move([2, 3], GONE)
     one.flush()
     ((found,),) = one.rows.values()
     assert found == found
@@ -115,12 +116,12 @@ def test_groups_come_and_go_with_their_messages() -> None:
     one = view("/region, COUNT(/id) AS /n", "/region")
     put(one, [{"region": "n", "id": 1}, {"region": "s", "id": 2}, {"id": 3}])
     assert {change.key for change in one.flush()} == {("n",), ("s",), (None,)}
-    one.leave([1, 2])
+    one.move([1, 2], AWAY)
     [change] = one.flush()
     assert (change.key, change.old, change.new) == (("n",), ("n", 1), None)
-    one.back([1, 2])
+    one.move([1, 2], AVAILABLE)
     assert [change.new for change in one.flush()] == [("n", 1)]
-    one.gone([1, 4])
+    one.move([1, 4], GONE)
     assert [change.new for change in one.flush()] == [None, None, None]
     assert one.rows == {}
     assert one.messages == 0
@@ -203,6 +204,6 @@ def test_a_long_span_is_measured_and_a_view_is_emptied_at_once() -> None:
     changes = {(change.key, change.new) for change in one.flush()}
     assert changes == {((0,), None), ((1,), (1, 1)), ((2,), None)}
     assert one.rows == {(1,): (1, 1)}
-    one.gone([0, 1 << 50])
+    one.move([0, 1 << 50], GONE)
     assert [change.new for change in one.flush()] == [None]
     assert (one.rows, one.messages) == ({}, 0)

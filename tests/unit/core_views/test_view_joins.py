@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.view_contributions import Join
+from penstock.core.view_contributions import AVAILABLE, AWAY, Join
 from penstock.core.view_groups import Elements, Side, View, bring
 from penstock.errors import ExpressionError
 from penstock.expr.values import text
@@ -170,10 +170,10 @@ def test_the_last_of_a_join_depends_on_what_is_there_and_not_on_the_order_of_wor
         record = {"g": group, "k": key, "v": value}
         steps[place].append(lambda side, n=n, record=record: side.enter(side.read(Elements([n], [record]))))
         if gone:
-            steps[place].append(lambda side, n=n: side.leave((n, n + 1)))
+            steps[place].append(lambda side, n=n: side.move((n, n + 1), AWAY))
         elif chance.random() < 0.5:  # away for a while
-            steps[place].append(lambda side, n=n: side.leave((n, n + 1)))
-            steps[place].append(lambda side, n=n: side.back((n, n + 1)))
+            steps[place].append(lambda side, n=n: side.move((n, n + 1), AWAY))
+            steps[place].append(lambda side, n=n: side.move((n, n + 1), AVAILABLE))
     while any(steps):
         place = chance.choice([place for place in (0, 1) if steps[place]])
         steps[place].pop(0)(sides[place])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.replication.terms import Terms, Written, common
+from penstock.replication.terms import Written, common
+from sim.cluster_model import Terms
 
 OURS = [Written(1, 1, 50), Written(3, 200, 260), Written(4, 300, 310)]
 

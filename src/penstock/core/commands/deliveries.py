@@ -137,12 +137,8 @@ class DeliveryCommands(QueueCommands):
         """A consumer's connection takes no more bytes now."""
         queue_of(consumer).choke(consumer)
 
-    def unchoke(self, now: Now, consumer: Consumer) -> None:
-        """A consumer's connection takes bytes again."""
-        self.unchoke_all(now, (consumer,))
-
     def unchoke_all(self, now: Now, consumers: Collection[Consumer]) -> None:
-        """The same of several consumers, in their order."""
+        """The connections of these take bytes again, in their order."""
         now = self._at(now)
         self._touch_all({queue_of(one) for one in consumers}, {one.shared for one in consumers})
         for consumer in consumers:

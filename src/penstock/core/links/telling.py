@@ -114,12 +114,10 @@ class Telling:
         self._said = dict[object, dict[str, object]]()  # of queues since then, by their ids
         self.upto = upto
 
-    def tell(self, batch: pa.RecordBatch) -> list[Parcel]:
-        """What a batch of the log has to say to the other side, to be heard in this order; empty: nothing."""
-        return list(self.parcels(batch))
-
     def parcels(self, batch: pa.RecordBatch) -> Iterator[Parcel]:
-        """The same, each made as it is taken: one record may say of millions of messages that they are done.
+        """What a batch of the log has to say to the other side, to be heard in this order.
+
+        Each is made as it is taken: one record may say of millions of messages that they are done.
 
         It is as it lies in the log, durable, and follows those that were told; what of it was told is left out.
         """

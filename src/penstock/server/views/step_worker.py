@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER
-from penstock.core.view_feed import Arrived, Feed, Moved, Noted, Step
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE, INACTIVE
+from penstock.core.view_feed import Arrived, Feed, Moved, Noted, Step, Verb
 from penstock.core.view_groups import Changed, Elements, Given, body_of, bring
 from penstock.expr.batches import parsed
 from penstock.log.writer import last_of
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.views.shown import Live
 
+
+_STATES: Mapping[Verb, int] = {"leave": AWAY, "back": AVAILABLE, "activate": INACTIVE, "gone": GONE}
+"""What messages are that are moved so."""
 
 IN_PLACE = 64
 """So few are evaluated on the loop: handing them to a thread takes longer."""
@@ -231,19 +235,10 @@ class Worker:
             self.fail([live], error)
 
     def _move(self, live: Live, step: Moved) -> None:
-        match step.verb:
-            case "leave":
-                live.into.leave(step.pairs)
-            case "back":
-                live.into.back(step.pairs)
-            case "activate":
-                live.into.activate(step.pairs)
-            case "gone":
-                live.into.gone(step.pairs)
-            case "end" | "anew":
-                self._again(live)
-            case "look":
-                pass
+        if step.verb in _STATES:
+            live.into.move(step.pairs, _STATES[step.verb])
+        elif step.verb != "look":
+            self._again(live)
 
     def _came(self, step: Arrived | Noted) -> None:
         """Messages of a source, a portion of them."""
@@ -382,7 +377,7 @@ class Worker:
         for change in changes:
             if change.old is not None:
                 number = below.ids.pop(change.key)
-                below.into.gone((number, number + 1))
+                below.into.move((number, number + 1), GONE)
             if change.new is not None:
                 below.ids[change.key] = below.next_id
                 lsns.append(below.next_id)
