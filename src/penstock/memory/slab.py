@@ -9,12 +9,14 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import field
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import lsns_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
 from penstock.records.message_bodies import WIDTH, Bodies, listed, picked, size_of
 from penstock.records.one_or_each import Where, each, list_at, one_or_each, rows_at, tight
@@ -93,33 +95,25 @@ def piece_of(rows: Rows, chunk: Chunk) -> Piece:
     return Piece(chunk, one_or_each(rows.topics), one_or_each(rows.properties), rows.bodies, size)
 
 
+@dataclass(slots=True, eq=False)
 class Slab:
-    """Columns of rows; one value stands for a column in which all rows agree."""
+    """Columns of rows; one value stands for a column in which all rows agree.
 
-    __slots__ = ("bodies", "chunk", "cost", "expires_at", "left", "priority", "properties", "times", "topics")
+    Packed bodies stay packed until they are given out: moving a batch makes no object a row and costs no more.
+    """
 
-    def __init__(
-        self,
-        chunk: Chunk,
-        topics: Topic | list[Topic],
-        properties: bytes | list[bytes],
-        bodies: Bodies,
-        times: int | list[int],
-        expires_at: list[int] | None,
-        priority: list[int] | None,
-    ) -> None:
-        """chunk: ascending, one position a row.  times, expires_at: microseconds; 0 is never.
+    chunk: Chunk  # ascending, one position a row
+    topics: Topic | list[Topic]
+    properties: bytes | list[bytes]
+    bodies: Bodies
+    times: int | list[int]  # microseconds
+    expires_at: list[int] | None  # microseconds; 0 is never
+    priority: list[int] | None
+    left: int = field(init=False)  # rows not yet given out
+    cost: int = field(init=False)
 
-        Packed bodies stay packed until they are given out: moving a batch makes no object a row and costs no more.
-        """
-        self.chunk = chunk
-        self.topics = topics
-        self.properties = properties
-        self.bodies = bodies
-        self.times = times
-        self.expires_at = expires_at
-        self.priority = priority
-        self.left = len(bodies)  # rows not yet given out
+    def __post_init__(self) -> None:
+        self.left = len(self.bodies)
         self.cost = self._cost()
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ def _make(plain: type[Any], *, frozen: bool, slots: bool, eq: bool) -> Any:
     unhashed = "__hash__" not in own or ("__eq__" in own and plain.__hash__ is None)  # `__eq__` alone sets it to None
     plain.__doc__ = plain.__doc__ or plain.__name__  # without one the library works a signature out: 0.1 ms
     cls: Any = dataclasses.dataclass(plain, init=False, repr=False, eq=False, slots=slots)
-    methods: dict[str, object] = {name: _on_first_call(cls, name, frozen=frozen) for name in ("__init__", "__repr__")}
+    made = partial(_on_first_call, cls, frozen=frozen, slots=slots)
+    methods: dict[str, object] = {name: made(name) for name in ("__init__", "__repr__")}
     if eq:
-        methods["__eq__"] = _on_first_call(cls, "__eq__", frozen=frozen)
+        methods["__eq__"] = made("__eq__")
         if unhashed:
-            cls.__hash__ = _on_first_call(cls, "__hash__", frozen=True) if frozen else None
+            cls.__hash__ = made("__hash__") if frozen else None
     if frozen:
         methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if slots:  # copies and pickles cannot set fields one by one
@@ -44,7 +46,7 @@ def _make(plain: type[Any], *, frozen: bool, slots: bool, eq: bool) -> Any:
     return cls
 
 
-def _on_first_call(cls: type[Any], name: str, *, frozen: bool) -> Callable[..., Any]:
+def _on_first_call(cls: type[Any], name: str, *, frozen: bool, slots: bool) -> Callable[..., Any]:
     """A method that puts the library's own in its place: that of a class with the same fields."""
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
@@ -59,6 +61,7 @@ def _on_first_call(cls: type[Any], name: str, *, frozen: bool) -> Callable[..., 
             repr=name == "__repr__",
             eq=name in {"__eq__", "__hash__"},
             frozen=frozen,
+            slots=slots and name == "__init__",  # which then sets what is no argument to its default
         )
         made = getattr(twin, name)
         made.__qualname__ = f"{cls.__qualname__}.{name}"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.view_contributions import AVAILABLE, AWAY, Join
+from penstock.core.view_contributions import AVAILABLE, AWAY, GONE, Join
 from penstock.core.view_groups import Elements, Side, View, bring
 from penstock.errors import ExpressionError
 from penstock.expr.values import text
@@ -60,7 +60,7 @@ def test_any_change_gives_what_a_join_made_anew_gives(steps: Any, nulls: bool) -
             join.enter(place, [last[place]], [record], b"")
             rows[place][last[place]] = record
         else:
-            getattr(join, what)(place, [number, number + 2])
+            join.move(place, [number, number + 2], {"gone": GONE, "leave": AWAY, "back": AVAILABLE}[what])
             for one in (number, number + 1):
                 if what == "gone":
                     rows[place].pop(one, None)

@@ -38,6 +38,7 @@ def point(decorate: Decorator, how: dict[str, bool]) -> Any:
         tags: list[str] = field(default_factory=list[str])
         note: str = field(default="", compare=False, repr=False)
         area: int = field(init=False, default=0)
+        drawn: int = field(init=False, default=0)
         seen: list[int] = field(init=False, default_factory=list[int])
         unit: str = field(default="m", kw_only=True)
 
@@ -51,7 +52,8 @@ def point(decorate: Decorator, how: dict[str, bool]) -> Any:
 def test_what_a_class_offers_is_the_same(how: dict[str, bool]) -> None:
     standard, own = point(dataclasses.dataclass, how), point(ours.dataclass, how)
     for one in (standard(1), own(1)):
-        assert (one.x, one.y, one.tags, one.note, one.area, one.seen, one.unit) == (1, 2, [], "", 2, [], "m")
+        assert (one.x, one.y, one.tags, one.note, one.area, one.drawn, one.seen) == (1, 2, [], "", 2, 0, [])
+        assert one.unit == "m"
     assert repr(own(1, tags=["a"])) == repr(standard(1, tags=["a"]))
     assert own.__match_args__ == standard.__match_args__
     assert [one.name for one in fields(own)] == [one.name for one in fields(standard)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, field
 from enum import Enum
 from typing import Final
 
 from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.expr import Filter, TopicPattern
+from penstock.records.dataclass import dataclass
 
 
 class Stays(Enum):
@@ -23,49 +25,29 @@ Narrow = Callable[[Queue, "Filter | None"], "Filter | None"]
 """What of a queue may be read with a filter, as a filter.  AccessRefused: nothing may be."""
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
     """One subscription.  `consumers` are those that may get more; `former` those that still hold something."""
 
-    __slots__ = (
-        "by", "choked", "client", "closed", "consumers", "credit", "exclusive", "filter", "former", "holder",
-        "max_backlog", "narrow", "no_ack", "pattern", "priority", "tag", "topic", "vhost",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        vhost: str,
-        topic: str,
-        *,
-        tag: str,
-        holder: object,
-        by: object | None = None,
-        client: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        filter: Filter | None = None,
-        max_backlog: int | None = None,
-        priority: int = 0,
-        choked: bool = False,
-        narrow: Narrow | None = None,
-    ) -> None:
-        self.vhost = vhost
-        self.topic = topic
-        self.pattern: TopicPattern | None = None  # None: it names one queue
-        self.tag = tag
-        self.holder = holder  # takes the deliveries
-        self.by = by  # the connection that asked
-        self.client = client
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.filter = filter
-        self.max_backlog = max_backlog  # as it was asked for; None: no limit of its own
-        self.priority = priority
-        self.choked = choked
-        self.narrow = narrow
-        self.closed = False
-        self.credit: Credit | None = None  # what several consumers share; None: there is but one
-        self.consumers: dict[int, Consumer] = {}  # by queue id
-        self.former: list[Consumer] = []  # of queues that it no longer names
+    vhost: str
+    topic: str
+    _: KW_ONLY
+    tag: str
+    holder: object  # takes the deliveries
+    by: object | None = None  # the connection that asked
+    client: str = ""
+    no_ack: bool = False
+    exclusive: bool = False
+    filter: Filter | None = None
+    max_backlog: int | None = None  # as it was asked for; None: no limit of its own
+    priority: int = 0
+    choked: bool = False
+    narrow: Narrow | None = None
+    pattern: TopicPattern | None = field(default=None, init=False)  # None: it names one queue
+    closed: bool = field(default=False, init=False)
+    credit: Credit | None = field(default=None, init=False)  # what several consumers share; None: there is but one
+    consumers: dict[int, Consumer] = field(default_factory=dict[int, Consumer], init=False)  # by queue id
+    former: list[Consumer] = field(default_factory=list[Consumer], init=False)  # of queues that it no longer names
 
     @classmethod
     def around(
