@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from numbers import Integral
-from typing import Generic, Self, cast
+from typing import Any, Generic, Self, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from penstock.client.exchange import Exchange
 from penstock.client.messages import B, Following, Rows, Values, reason_of
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of
+
+RowNumbers: TypeAlias = "Iterable[int] | pa.Array[Any] | pa.ChunkedArray[Any]"
+"""The numbers of some rows; an array of Arrow has whole numbers."""
 
 OUTCOMES = (None, "ack", "release", "retry", "reject", "lost")
 """What has become of a row: `Message.outcome`, by its place here."""
@@ -100,21 +103,19 @@ class Batch(Generic[B]):
         """The rows that nothing was said of so far."""
         return [row for row, outcome in enumerate(self._outcomes) if not outcome]
 
-    def ack(self, rows: Iterable[int] | None = None) -> bool:
+    def ack(self, rows: RowNumbers | None = None) -> bool:
         """Done: these rows, or all that are left.  False, as of each way to settle: too late, they come again."""
         return self._settle("ack", rows)
 
-    def release(self, rows: Iterable[int] | None = None) -> bool:
+    def release(self, rows: RowNumbers | None = None) -> bool:
         """Back to their places at once, not counted as a failure."""
         return self._settle("release", rows)
 
-    def retry(
-        self, rows: Iterable[int] | None = None, *, delay: Duration | None = None, error: str | None = None
-    ) -> bool:
+    def retry(self, rows: RowNumbers | None = None, *, delay: Duration | None = None, error: str | None = None) -> bool:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
         return self._settle("retry", rows, None if delay is None else wait_of(delay, "delay"), error)
 
-    def reject(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> bool:
+    def reject(self, rows: RowNumbers | None = None, *, reason: str | None = None) -> bool:
         """Refused for good: dead letters, where the queue has a place for them."""
         return self._settle("reject", rows, None, reason)
 
@@ -122,9 +123,7 @@ class Batch(Generic[B]):
         """Hold all that are left until `period` from now at least."""
         return self._exchange.settle_rows(self._rows, self.unsettled, "extend", wait_of(period, "extend"), None)
 
-    def _settle(
-        self, verb: str, rows: Iterable[int] | None, delay: int | None = None, reason: str | None = None
-    ) -> bool:
+    def _settle(self, verb: str, rows: RowNumbers | None, delay: int | None = None, reason: str | None = None) -> bool:
         chosen = self.unsettled if rows is None else _numbers(rows, verb)
         for row in chosen:
             if not 0 <= row < len(self):

@@ -52,14 +52,18 @@ class Schedule:
         raise AssertionError("a week has seven days")
 
 
-def parse_schedule(text: str) -> Schedule:
-    """Read one.  Raises InvalidArgument."""
+WRITE = "4h, 02:00, 02:00Z, or Saturday at 11:00"
+WRITE_CRON = "every 5m, 02:00, Saturday at 11:00, or the five fields of cron"
+
+
+def parse_schedule(text: str, whole: str | None = None, write: str = WRITE) -> Schedule:
+    """Read one.  Raises InvalidArgument, which says of the whole text what else to write."""
     match = _CLOCK.fullmatch(text.strip())
     if match is None:
         try:
             interval = parse_duration(text)
         except ValueError:
-            raise InvalidArgument(f"{text!r} is no schedule: write 4h, 02:00, 02:00Z, or Saturday at 11:00") from None
+            raise InvalidArgument(f"{(text if whole is None else whole)!r} is no schedule: write {write}") from None
         if interval < LEAST_US:
             raise InvalidArgument(f"{text!r} is shorter than 1ms")
         return Schedule(interval)
@@ -105,16 +109,11 @@ def parse_cron(text: str) -> Cron | Schedule:
     """Read a schedule.  Raises InvalidArgument with what to write."""
     words = text.split()
     if words and words[0].lower() == "every":
-        return parse_schedule(" ".join(words[1:]))
+        return parse_schedule(" ".join(words[1:]), text, WRITE_CRON)
     utc = bool(words) and words[-1] == "Z"
     fields = words[:-1] if utc else words
     if len(fields) != len(FIELDS) or words[1:2] == ["at"]:
-        try:
-            return parse_schedule(text)
-        except InvalidArgument:
-            raise InvalidArgument(
-                f"{text!r} is no schedule: write every 5m, 02:00, Saturday at 11:00, or the five fields of cron"
-            ) from None
+        return parse_schedule(text, text, WRITE_CRON)
     for place, field in enumerate(fields):
         for part in field.split(","):
             _judge(part, place, text)

@@ -53,7 +53,9 @@ def test_times_are_those_of_the_zone_unless_they_are_utc() -> None:
         ("* * * * funday", "'funday' is no weekday"),
         ("*/0 * * * *", "is no range"),
         ("now and then", "write every 5m, 02:00"),
-        ("every now", "is no schedule"),
+        ("every now", "'every now' is no schedule: write every 5m, 02:00, Saturday at 11:00, or the five fields of"),
+        ("25:00", "'25:00': there is no 25:00 in a day"),
+        ("Funday at 11:00", "'Funday' is no day of the week"),
     ],
 )
 def test_what_is_no_schedule(text: str, told: str) -> None:

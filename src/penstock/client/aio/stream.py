@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.arguments import arguments_checked
+from penstock.client.batches import RowNumbers
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
 from penstock.units import Duration
@@ -129,21 +130,21 @@ class Batch(Generic[B]):
     def __iter__(self) -> Iterator[Message[B]]:
         return (self[row] for row in range(len(self)))
 
-    async def ack(self, rows: Iterable[int] | None = None) -> bool:
+    async def ack(self, rows: RowNumbers | None = None) -> bool:
         """Done: these rows, or all that are left."""
         return bool(await self._run(partial(self._inner.ack, rows)))
 
-    async def release(self, rows: Iterable[int] | None = None) -> bool:
+    async def release(self, rows: RowNumbers | None = None) -> bool:
         """Back to their places at once, not counted as a failure."""
         return bool(await self._run(partial(self._inner.release, rows)))
 
     async def retry(
-        self, rows: Iterable[int] | None = None, *, delay: Duration | None = None, error: str | None = None
+        self, rows: RowNumbers | None = None, *, delay: Duration | None = None, error: str | None = None
     ) -> bool:
         """Back, counted as a failure: after the queue's back-off, or after `delay`."""
         return bool(await self._run(partial(self._inner.retry, rows, delay=delay, error=error)))
 
-    async def reject(self, rows: Iterable[int] | None = None, *, reason: str | None = None) -> bool:
+    async def reject(self, rows: RowNumbers | None = None, *, reason: str | None = None) -> bool:
         """Refused for good: dead letters, where the queue has a place for them."""
         return bool(await self._run(partial(self._inner.reject, rows, reason=reason)))
 
