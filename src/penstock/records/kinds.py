@@ -452,11 +452,6 @@ MEANINGS: Mapping[Kind, Meaning] = {
 }  # fmt: skip
 
 
-def read_by(reader: Reader) -> frozenset[Kind]:
-    """The kinds with which somebody does something."""
-    return frozenset(kind for kind, meaning in MEANINGS.items() if reader in meaning.readers)
-
-
 def withheld(format: int) -> frozenset[Kind]:
     """The kinds that a log of this format may not have, for not everybody who reads it knows them."""
     return frozenset(kind for kind, meaning in MEANINGS.items() if meaning.since > format)

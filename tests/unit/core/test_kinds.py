@@ -13,7 +13,7 @@ from penstock.core.links import telling
 from penstock.core.state import fold
 from penstock.errors import PreconditionFailed
 from penstock.operations.story import WORDS, Teller
-from penstock.records.kinds import ENDED, FORMAT, MEANINGS, MOVES, READERS, SYNCED, Kind, Meaning, Reader, read_by
+from penstock.records.kinds import ENDED, FORMAT, MEANINGS, MOVES, READERS, SYNCED, Kind, Meaning, Reader
 from penstock.server.notices import TOLD
 from unit.core.world import World
 
@@ -25,6 +25,10 @@ READ: dict[Reader, Collection[Kind]] = {
     "events": TOLD.keys(),
     "links": telling.READS,
 }
+
+
+def read_by(reader: Reader) -> set[Kind]:
+    return {kind for kind, meaning in MEANINGS.items() if reader in meaning.readers}
 
 
 def test_every_kind_has_a_row() -> None:
