@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.client.urls import Trust
+from penstock.client.urls import Trust, shown_address
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
 from penstock.units import format_address, parted_address
@@ -61,15 +61,18 @@ class Broker(NamedTuple):
         return self._replace(vhost=vhost)
 
 
+FORM = "write amqp://user:password@host:port/vhost"
+
+
 def read_address(url: str) -> Broker:
     """A URL of RabbitMQ taken apart.  Raises InvalidArgument."""
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"{url!r} is no address: {error}") from None
+    except ValueError:
+        raise InvalidArgument(f"{shown_address(url)!r} is no address: {FORM}") from None
     if parts.scheme not in {"amqp", "amqps"} or not parts.hostname:
-        raise InvalidArgument(f"{url!r} is no address of a broker: write amqp://user:password@host:port/vhost")
+        raise InvalidArgument(f"{shown_address(url)!r} is no address of a broker: {FORM}")
     tls = parts.scheme == "amqps"
     port = (5671 if tls else 5672) if port is None else port
     secret = parts.password if parts.password is not None else "" if parts.username else "guest"

@@ -61,6 +61,8 @@ class Trust:
 
 
 DEFAULT_PORT = 8815
+_FORM = f"write penstock://user:password@host:{DEFAULT_PORT}/vhost"
+_LOGIN = re.compile(r"^([^:@]*(?:://[^:@]*)?):.*@", re.DOTALL)
 WANTS_A_PORT = (
     f"the port of Flight is wanted, {DEFAULT_PORT} unless the server says otherwise, not that of AMQP or HTTP"
 )
@@ -186,17 +188,22 @@ def parse_urls(url: str, user: str | None = None, password: str | None = None, *
     return tuple(parse_url(one, user, password, **trust) for one in each)
 
 
+def shown_address(url: str) -> str:
+    """An address that is told to people, also one that is none, without its password."""
+    return _LOGIN.sub(r"\1:***@", url)
+
+
 def _split(url: str) -> SplitResult:
     """The parts of an address, also of several hosts.  InvalidArgument for one with colons and without its brackets."""
     if any(one in url for one in "\t\r\n"):  # urlsplit would leave them out
-        raise InvalidArgument(f"{url!r} is no address: it has a tab or the end of a line in it")
+        raise InvalidArgument(f"{shown_address(url)!r} is no address: it has a tab or the end of a line in it")
     with suppress(ValueError):  # of one bracket alone, or no such host in both
         parts = urlsplit(url)
         hosts = parts.netloc.rpartition("@")[2].split(",")
         if all(host.count(":") < 2 or host.startswith("[") for host in hosts):
             return parts
     raise InvalidArgument(
-        f"{url!r} is no address: write an IPv6 host in brackets, as in penstock://[::1]:{DEFAULT_PORT}"
+        f"{shown_address(url)!r} is no address: write an IPv6 host in brackets, as in penstock://[::1]:{DEFAULT_PORT}"
     )
 
 
@@ -206,25 +213,25 @@ def _host(url: str, host: str) -> str:
         name = host if host.isascii() else host.encode("idna").decode()
         if HOST.fullmatch(name) is not None:
             return name
-    raise InvalidArgument(f"{url!r} is no address: {host!r} is no host")
+    raise InvalidArgument(f"{shown_address(url)!r} is no address: {host!r} is no host")
 
 
 def _parts(url: str) -> tuple[SplitResult, int]:
     """An address that may be one, split, and its port."""
     given: object = url
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgument(f"{given!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
+        raise InvalidArgument(f"{given!r} is no address: {_FORM}")
     parts = _split(url.strip() if "://" in url else f"penstock://{url.strip()}")
     if parts.scheme not in ("penstock", "penstocks"):
-        raise InvalidArgument(f"{url!r} is no address: write penstock://user:password@host:{DEFAULT_PORT}/vhost")
+        raise InvalidArgument(f"{shown_address(url)!r} is no address: {_FORM}")
     if not parts.hostname:
-        raise InvalidArgument(f"{url!r} names no host")
+        raise InvalidArgument(f"{shown_address(url)!r} names no host: {_FORM}")
     try:
         port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError:
-        raise InvalidArgument(f"{url!r} has a port that is no number below 65536") from None
+        raise InvalidArgument(f"{shown_address(url)!r} has a port that is no number below 65536") from None
     if parts.fragment:
-        raise InvalidArgument(f"{url!r} has a fragment, which means nothing here")
+        raise InvalidArgument(f"{shown_address(url)!r} has a fragment, which means nothing here")
     return parts, port
 
 

@@ -67,3 +67,12 @@ def test_an_address_names_whom_it_trusts(tmp_path: Path) -> None:
     for name in ("none.pem", "missing.pem"):
         with pytest.raises(InvalidArgument, match=f"TLS: ca .*{name}: "):
             tls_of(Trust(ca=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:s3cret@old/v", "amqp://me:s3cret@", "amqp://me:s3/cret@old", "me:s3cret@old"]
+)
+def test_the_password_of_a_wrong_address_is_not_shown(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="write amqp://user:password@host:port/vhost") as refused:
+        read_address(url)
+    assert "s3" not in str(refused.value)

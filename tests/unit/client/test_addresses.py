@@ -43,8 +43,25 @@ def test_the_end_of_a_line_behind_an_address_is_not_of_it_and_within_is_refused(
 
 
 def test_a_host_without_a_name_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="names no host"):
-        parse_urls("penstock://a,,b")
+    for url in ("penstock://a,,b", "", "penstock://"):
+        with pytest.raises(InvalidArgument, match="names no host: write penstock://user:password@host:8815/vhost"):
+            parse_urls(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://me:s3cret@host/v", "penstock://me:s3cret@", "penstock://me:s3cret@host:x", "penstock://me:s3cret@::1",
+        "penstock://me:s3cret@host#part", "penstock://me:s3cret@ho st", "penstock://me:s3cret@host?speed=3",
+        "penstock://me:s3cret@a\tb", "me:s3cret@host:99999", "penstock://me:s3/cret@host", "penstock://me:s3cret@a,,b",
+    ],
+)  # fmt: skip
+def test_the_password_of_a_wrong_address_is_not_shown(url: str) -> None:
+    """What is refused stands in logs."""
+    with pytest.raises(InvalidArgument) as refused:
+        parse_urls(url)
+    assert "cret" not in str(refused.value)
+    assert "me" in str(refused.value)
 
 
 @pytest.mark.parametrize(
