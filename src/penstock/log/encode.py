@@ -25,6 +25,7 @@ from penstock.records.entries import Control, Entry, Group, Moves, Publishes, To
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
 from penstock.records.message_bodies import PackedBodies
 from penstock.records.one_or_each import value_at
+from penstock.records.remembered import Remembered
 from penstock.records.schema import COLUMNS
 
 _Message: TypeAlias = "tuple[int, bytearray, Sequence[bytes | memoryview]]"  # bytes; the header, or all; what follows
@@ -171,7 +172,7 @@ class Encoder:
         self._nodes = struct.Struct(f"<{2 * layout.n_nodes}q")
         self._buffers = struct.Struct(f"<{2 * layout.n_buffers}q")
         self._number = struct.Struct("<q").pack_into
-        self._shapes = dict[tuple[int, int, bool, bool], _Shape]()
+        self._shapes = Remembered[tuple[int, int, bool, bool], _Shape](_SHAPES)
         self.uses_template = template_agrees() if uses_template is None else uses_template
 
     def encode(self, entries: Sequence[Entry], durable: int, offset: int = 0) -> Encoded:
@@ -213,7 +214,7 @@ class Encoder:
         if shape is None:
             if len(name) > _SHAPED or len(properties) > _SHAPED:
                 return None
-            shape = self._shapes[sizes] = self._shape(*sizes)
+            shape = self._shapes.keep(sizes, self._shape(*sizes))
         header, pack, at = shape
         if at + size >= _GATHER:
             return None
@@ -230,8 +231,6 @@ class Encoder:
 
     def _shape(self, name: int, properties: int, no_via: bool, no_route: bool) -> _Shape:
         """Of names and properties of so many bytes.  Validity stands before what is null, and all at multiples of 8."""
-        if len(self._shapes) >= _SHAPES:
-            self._shapes.clear()
         via, route = ("8xi4x" if null else "i4x" for null in (no_via, no_route))
         front = struct.Struct(f"<qb7x2i{name}s{-name & 7}x{via}{route}q16x16x8x2i{properties}s{-properties & 7}x2i")
         lone = Control(

@@ -1,16 +1,20 @@
 """What is worked out again and again for the same few keys, remembered within a bound.
 
-Who makes keys is often a stranger: beyond so many all are forgotten, which costs one more working out of each that
-comes again.  A look at a key that is known costs what it costs in a dict.
+Who makes keys is often a stranger: beyond so many the oldest are forgotten, which costs one more working out of each
+that comes again.  A look at a key that is known costs what it costs in a dict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_AT_ONCE = 8
+"""One in so many is forgotten where there is no place: a dict finds its first key by a step for each that went."""
 
 
 class Remembered(dict[K, V]):
@@ -24,8 +28,11 @@ class Remembered(dict[K, V]):
         self._most = most
 
     def keep(self, key: K, value: V) -> V:
-        if len(self) >= self._most:
-            self.clear()
+        if key in self:
+            self.pop(key, None)  # and so is the youngest from now on; another thread may have been quicker
+        elif len(self) >= self._most:
+            for old in list(islice(self, max(self._most // _AT_ONCE, 1))):
+                self.pop(old, None)
         self[key] = value
         return value
 

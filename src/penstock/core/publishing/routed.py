@@ -40,6 +40,7 @@ from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import size_of
 from penstock.records.queue_settings import QueueSettings
+from penstock.records.remembered import Remembered
 from penstock.records.schema import GROUP_BYTES_MAX
 
 Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
@@ -288,7 +289,8 @@ class RowRouter:
         self._router = router
         self._interning = interning
         self._traits = traits
-        self._plans: dict[tuple[Topic, bytes, bool], Plan] = {}  # topics whose way depends on headers or extra keys
+        # of topics whose way depends on headers or extra keys
+        self._plans = Remembered[tuple[Topic, bytes, bool], Plan](PLANS_KEPT)
         self._planned: list[Topic] = []  # those with a plan of their own
         self._plans_version = -1  # of all these plans
         self._drawn = 0  # batches for which chance has drawn
@@ -483,13 +485,11 @@ class RowRouter:
         """The plan of a topic for messages with one header, or for the one for which this was drawn."""
         if self._plans_version != self._router.version:
             self._drop_stale()
-        if len(self._plans) > PLANS_KEPT:
-            self._plans.clear()
         plan = self._plans.get((topic, data, carbon)) if draw is None else None
         if plan is None:
             traits = self._traits[data]
             keys = (topic.name, *topic.blind, *(traits.keys if carbon else ()))
             plan = self._router.plan(topic.vhost, topic.exchange, keys, Told(traits.headers, data, draw))
             if len(data) <= HEADER_KEPT and draw is None:
-                self._plans[topic, data, carbon] = plan
+                self._plans.keep((topic, data, carbon), plan)
         return plan

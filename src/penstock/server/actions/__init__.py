@@ -25,6 +25,7 @@ from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.event_actions import OnPublish
 from penstock.records.kinds import Kind
+from penstock.records.remembered import Remembered
 from penstock.server.actions.resuming import Resuming
 from penstock.server.actions.steps import HEADER, Counts, Portion, Steps
 from penstock.server.actions.triggers import (
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.server.asking.judging import Judges
     from penstock.server.base.runtime import Runtime
+
+TOPICS_MOST = 1 << 16
+"""Topics of which it is remembered what they set off."""
 
 SLICE = 128
 """Actions that begin in one turn."""
@@ -69,7 +73,8 @@ class Acts:
         self.timing = Timing(runtime, self.due)
         self.publishes = bool(rules.publish)  # whether the journal has to be looked at
         self.delivers = bool(rules.deliver)
-        self._topics: dict[tuple[Topic, bool], Chosen] = {}  # by topic, and whether another site published there
+        # by topic, and whether another site published there
+        self._topics = Remembered[tuple[Topic, bool], Chosen](TOPICS_MOST)
         self._version = -1
         self._events: deque[Event] = deque()  # whose messages are not fetched yet, in order of what happened
         self._runs: deque[Run] = deque()  # ready to go on, in order
@@ -119,14 +124,13 @@ class Acts:
         """What messages of a topic set off; carried: those that were published at another site."""
         found = self._topics.get((topic, carried))
         if found is None:
-            if len(self._topics) > 65_536:
-                self._topics.clear()
             other = "local" if carried else "replicated"
-            found = self._topics[topic, carried] = tuple(
+            rules = tuple(
                 (rule, chosen, None, "")
                 for on, named, chosen, rule in self._rules.publish
                 if on.source != other and self._shows(on, named, topic)
             )
+            found = self._topics.keep((topic, carried), rules)
         return found
 
     def _shows(self, on: OnPublish, named: TopicPattern, topic: Topic) -> bool:

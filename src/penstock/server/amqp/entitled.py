@@ -15,6 +15,7 @@ from penstock.errors import AccessRefused
 from penstock.expr import Filter
 from penstock.expr.context import LOOP_BODY, LOOP_BYTES
 from penstock.records.entries import Publishes, Topic
+from penstock.records.remembered import Remembered
 from penstock.server.people.entitlements import Need, Rights, narrowed
 from penstock.wire.amqp import events, methods
 
@@ -59,7 +60,7 @@ class Entitled:
         self._session = session
         self._intake = intake
         self._rights = rights
-        self._known: dict[Way, tuple[Filter, ...]] = {}
+        self._known = Remembered[Way, "tuple[Filter, ...]"](REMEMBERED)
         self._version = -1
 
     def allows(self, channel: Channel, run: events.PublishRun, judged: Judged | None) -> bool:
@@ -107,7 +108,7 @@ class Entitled:
         target, data = run.target_of(row), run.properties_of(row)
         keys = read_traits(data).keys if b"CC" in data else ()
         core = self._session.core
-        if self._version != core.topology_version or len(self._known) > REMEMBERED:
+        if self._version != core.topology_version:
             self._known.clear()
             self._version = core.topology_version
         way = target.exchange, target.key, keys
@@ -115,7 +116,7 @@ class Entitled:
         if found is None:
             vhost = self._session.vhost
             rights = [self._rights.publish(core, vhost, target.exchange, key) for key in (target.key, *keys)]
-            found = self._known[way] = tuple(dict.fromkeys(one for one in rights if one is not None))
+            found = self._known.keep(way, tuple(dict.fromkeys(one for one in rights if one is not None)))
         return found
 
     def _ask(

@@ -19,6 +19,7 @@ from penstock.core.streams.stream_table import Range
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.history.history import History, Limits, Measured
 from penstock.records.dataclass import dataclass
+from penstock.records.remembered import Remembered
 from penstock.server.bulk.relay import bytes_between
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.commands import Replay
@@ -47,21 +48,18 @@ class Siblings:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._asked: dict[str, float] = {}
-        self._had: dict[str, float] = {}
+        self._asked = Remembered[str, float](TURNS_MOST)
+        self._had = Remembered[str, float](TURNS_MOST)
 
     def turn(self, name: str, among: Sequence[str]) -> bool:
         """A stream is asked; whether one of the others has had something since it was asked before."""
         before = self._asked.get(name)
-        if len(self._asked) > TURNS_MOST:
-            self._asked.clear()
-            self._had.clear()
-        self._asked[name] = time.monotonic()
+        self._asked.keep(name, time.monotonic())
         return before is not None and any(self._had.get(one, 0.0) > before for one in among)
 
     def had(self, name: str) -> None:
         """A stream was given a batch."""
-        self._had[name] = time.monotonic()
+        self._had.keep(name, time.monotonic())
 
     def may_have(self, among: Sequence[str]) -> bool:
         """Whether something may have come for one of these.  On the loop."""
