@@ -125,6 +125,21 @@ async def test_a_disk_that_others_fill_is_freed_without_a_byte_to_spare(segments
     assert life_on(life.disk, segment, life.clock).contents("needed") == [BODY] * 10
 
 
+async def test_a_disk_that_others_fill_is_full_within_a_second() -> None:
+    """Though nothing comes for which the log would want room; and not any more a second after there is room again."""
+    life = life_on(SimDisk(capacity=8 * MIB))
+    one = keeper(life)
+    publish_until_full(life, most=1)
+    life.disk.capacity = life.disk.used() + LOG.low_space // 2
+    one.beat()
+    assert life.log.room.full
+    assert publish_until_full(life) == 0
+    life.disk.capacity = 8 * MIB
+    one.beat()
+    assert not life.log.room.full
+    assert publish_until_full(life, most=5) == 5
+
+
 @pytest.mark.parametrize("retention", ["forever", {"share": 1}, {"age": "1d"}, {"bytes": "1GiB"}])
 async def test_what_was_asked_for_is_kept(retention: object) -> None:
     life = life_on(SimDisk(capacity=8 * MIB))

@@ -210,9 +210,10 @@ class Keeper:
         self._tidy_up()
         outgrown = self._outgrown()
         self.pace.set(0 if runtime.broken is not None or self.stopping else self._lag_us())
-        if runtime.broken is not None or self.stopping or (self._running is not None and not self._running.done()):
+        if runtime.broken is not None or self.stopping:
             return
-        if self._chore.rests:
+        runtime.log.check_space()  # others may have filled the disk while the log wanted none of it
+        if self._chore.rests or (self._running is not None and not self._running.done()):
             return
         # before checkpoints: under a load that makes one due each beat, too
         if self._beats >= RETENTION_BEATS or outgrown or self._may_get_out():
