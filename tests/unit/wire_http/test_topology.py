@@ -184,6 +184,26 @@ def test_the_check_of_alarms_tells_of_memory(http: Http) -> None:
     )
 
 
+SERVING = ("virtual-hosts", "is-in-service", "ready-to-serve-clients")
+
+
+def test_on_a_full_disk_the_alarm_is_told_and_the_server_is_in_service(http: Http) -> None:
+    """Whoever restarts what is not in service would only lose the consumers, who make room."""
+    http.broker.command(lambda one: setattr(one.engine.log.room, "full", True))
+    try:
+        assert http.do("GET", "health/checks/alarms", status=503)["alarms"][0]["resource"] == "disk"
+        assert [http.get(f"health/checks/{check}") for check in SERVING] == [{"status": "ok"}] * 3
+    finally:
+        http.broker.command(lambda one: setattr(one.engine.log.room, "full", False))
+
+
+def test_who_drains_has_its_vhosts_and_is_not_in_service(http: Http) -> None:
+    http.broker.command(lambda one: setattr(one.engine.core, "draining", True))
+    assert http.get("health/checks/virtual-hosts") == {"status": "ok"}
+    for check in SERVING[1:]:
+        assert http.do("GET", f"health/checks/{check}", status=503)["reason"] == "the server is draining"
+
+
 NO_FIELDS = [
     ({"x": 2**63}, "field 'x': 9223372036854775808 is not in -9223372036854775808..9223372036854775807"),
     ({"x": {"y": [1, 2**64 - 1]}}, "field 'x.y': 18446744073709551615 is not in"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import inf
@@ -174,8 +174,8 @@ def health_rows(facts: Facts, messages: Messages) -> Sequence[Row]:
         "alarms": (doors.alarms, "No alarm in the cluster"),
         "local-alarms": (doors.alarms, "No alarm here"),
         "virtual-hosts": (doors.running, "All vhosts run"),
-        "is-in-service": (doors.running, "Publishes are taken"),
-        "ready-to-serve-clients": (doors.running, "Publishes are taken"),
+        "is-in-service": (doors.serving, "Clients are served: an alarm of the disk or of memory is another check's"),
+        "ready-to-serve-clients": (doors.serving, "Clients are served: alarms are another check's"),
         "below-node-connection-limit": (doors.fine, "There is no such limit"),
         "node-is-quorum-critical": (doors.fine, "There is one node"),
         "node-is-mirror-sync-critical": (doors.fine, "There is one node"),
@@ -208,9 +208,17 @@ class _Checks:
         return _failed(f"the server is {status}", alarms=[alarm])
 
     async def running(self, _: Ask) -> Response:
-        if self._facts.ready():
-            return json_response({"status": "ok"})
-        return _failed(f"the server is {self._facts.health().get('status')}")
+        """The log can be written; a restart, which who asks this may answer with, frees no disk."""
+        return self._stands({"ok", "degraded", "full", "draining"})
+
+    async def serving(self, _: Ask) -> Response:
+        """The same, and the server does not drain; consumers are served on a full disk, too."""
+        return self._stands({"ok", "degraded", "full"})
+
+    def _stands(self, well: Container[object]) -> Response:
+        health = self._facts.health()
+        status = health.get("status")
+        return json_response({"status": "ok"}) if status in well else _failed(f"the server is {status}")
 
     async def fine(self, _: Ask) -> Response:
         return json_response({"status": "ok"})
