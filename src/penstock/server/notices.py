@@ -223,6 +223,9 @@ class Notices:
         self.feed = Feed(runtime.call_soon)
         self.attendance: list[tuple[bool, Consumer]] = []  # who came and went since the last turn
         runtime.core.attendance = self.attendance
+        self._untold = deque[
+            tuple[list[_Attended], list[_Known], list[_Attended]]
+        ]()  # not durable: gone, decided, came
         self.asked: list[tuple[int, int, str]] = []  # from, to: entries of this turn's journal, and who asked for them
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
 
@@ -242,19 +245,24 @@ class Notices:
 
         Nobody asks after a turn of nothing but messages and their leases, where nobody came or went.
         """
-        known, some = list[_Known](), [_attended(*one) for one in self.attendance]
+        known, lsn, some = list[_Known](), 0, [_attended(*one) for one in self.attendance]
         for one, by in self._told(journal):
             self._add_known(one, by, known)  # a later turn may delete its queue
+            lsn = one.lsn
         joined = any(came for came, _ in self.attendance)
         self.attendance.clear()
         self.asked.clear()
         self._went.clear()
-        runtime = self._runtime
-        gone, came = ((), some) if joined else (some, ())  # behind the beginning of their queue, and before its end
-        if runtime.broken is not None:
-            self._tell(some)
-        elif known or some:
-            runtime.when_durable(runtime.core.last_lsn, lambda: self._tell(gone, known, came))
+        if self._runtime.broken is not None:
+            self._attend(some)
+        elif known:
+            gone, came = ([], some) if joined else (some, [])  # behind the beginning of their queue, before its end
+            self._untold.append((gone, known, came))
+            self._runtime.when_durable(lsn, self._tell)
+        elif self._untold:
+            self._untold[-1][2].extend(some)
+        else:
+            self._attend(some)  # nothing waits for the disk because of them
 
     def _told(self, journal: Sequence[Entry]) -> Iterator[tuple[Control, str]]:
         """The records of a turn that are told, and who asked for each."""
@@ -283,9 +291,9 @@ class Notices:
         known.append(_Known(control.kind, control.time, header, about, by))
         known += behind
 
-    def _tell(
-        self, gone: Sequence[_Attended] = (), known: Sequence[_Known] = (), came: Sequence[_Attended] = ()
-    ) -> None:
+    def _tell(self) -> None:
+        """What was decided longest ago of all that waited."""
+        gone, known, came = self._untold.popleft()
         self._attend(gone)
         counts = dict.fromkeys(MANY, 0)
         for kind, time, header, about, by in known:
