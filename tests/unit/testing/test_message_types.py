@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from message_samples import SAMPLES, Sample
+from message_samples import ORDER, SAMPLES, Sample
+from penstock.client.bodies import avro
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
 from penstock.expr.bodies import body_type
@@ -215,6 +216,24 @@ def test_the_other_rows_of_a_batch_are_published() -> None:
         told = sent(one, "q", [b"a=%d\x01" % n for n in range(4)], ["text/plain", "application/json", "a/x+xml", None])
         assert [row for row, _ in told.refused] == [1, 2]
         assert [message.body for message in one.subscribe("q", max_backlog=9).take()] == [b"a=0\x01", b"a=3\x01"]
+
+
+def test_who_has_asked_already_gets_bodies_of_a_schema_that_comes_later() -> None:
+    """They lay there ready, and only who asked after the queue knew the schema was given them."""
+    first, later = avro({7: ORDER}), avro({7: ORDER, 9: ORDER})
+    body = SAMPLES["avro"].body(ORDERS[0])
+    with Broker(config={"queue": [{"name": "q", "message_type": first}]}) as one:
+        low, high = (one.subscribe("q", filter=f"/total {sign} 5", max_backlog=9) for sign in "<>")
+        one.publish("q", b"\0\0\0\0\x09" + body)
+        one.publish("q", b"\0\0\0\0\x07" + body)
+        assert [message.body[4] for message in high.take()] == [7]
+        one.alter("q", message_type=later)
+        one.publish("q", b"\0\0\0\0\x09" + body)
+        assert [message.body[4] for message in high.take()] == [9, 9]
+        assert low.take() == []
+        high.replace(filter="/total > 6")
+        one.publish("q", b"\0\0\0\0\x09" + body)
+        assert [message.body[4] for message in high.take()] == [9]
 
 
 @ALL

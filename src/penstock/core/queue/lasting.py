@@ -36,6 +36,7 @@ from penstock.core.queue.shares import Shares, expressions
 from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.state.lsns import Ints, flat, groups, spread
+from penstock.expr.filter import going_on
 from penstock.records.chunks import Chunk
 from penstock.records.queue_settings import QueueSettings
 
@@ -43,6 +44,8 @@ from penstock.records.queue_settings import QueueSettings
 def follow_settings(queue: Contents, before: QueueSettings) -> None:
     """The settings are others: what stands, and is remembered, by the old ones does so by the new."""
     settings = queue.settings
+    if settings.message_type != before.message_type:
+        _reread(queue)
     if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
         dissolve(queue)
         sort_out(queue)
@@ -63,6 +66,14 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
         queue.shares.tenants.change(settings)
     if by_rank:
         reorder(queue, by_rank=True)
+
+
+def _reread(queue: Contents) -> None:
+    """What consumers have asked for is looked for anew: bodies have fields that they had not."""
+    for consumer in queue.all_consumers:
+        if consumer.filter is not None:
+            consumer.filter = going_on(consumer.filter.text, queue.settings.message_type)
+    queue.renew_targets()
 
 
 _ordering = attrgetter(

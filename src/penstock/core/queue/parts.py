@@ -344,8 +344,8 @@ class QueueParts:
         new = self.ensure_targets()
         new.go_on_from(old)
         for consumer in self.all_consumers:
-            if consumer.targets is not None and not consumer.closed:
-                consumer.targets = new.join(consumer, consumer.targets.filter, self.main, self.returned)
+            if consumer.targets is not None and consumer.filter is not None and not consumer.closed:
+                consumer.targets = new.join(consumer, consumer.filter, self.main, self.returned)
                 consumer.targets.wake(consumer)
 
     def enlist(self, consumer: Consumer) -> None:
