@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import orjson
 
+from penstock.core.state.encoding import as_table
 from penstock.core.topology.topology import EVENTS
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.server.notices import Connected, Happened, clipped, ends, name_of
+from penstock.server.notices import Connected, Happened, clipped, ends
 
 if TYPE_CHECKING:
     from penstock.records.field_tables import Table
@@ -100,7 +101,7 @@ class EventExchange:
     def channel(self, session: Connected, number: int, *, opened: bool) -> None:
         """A channel of a connection is open, or is no more."""
         if self._takes():
-            name = name_of(session)
+            name = session.name
             fields = {
                 "name": f"{name} ({number})", "connection": name, "number": number, "vhost": session.vhost,
                 "user": session.user,
@@ -111,7 +112,7 @@ class EventExchange:
         """Somebody has logged in over AMQP."""
         if self._takes():
             fields = {
-                **ends(session), "name": session.user, "connection_name": name_of(session),
+                **ends(session), "name": session.user, "connection_name": session.name,
                 "connection_type": "network", "ssl": session.tls is not None, "protocol": PROTOCOLS["amqp"],
                 "auth_mechanism": session.machine.mechanism,
             }  # fmt: skip
@@ -158,13 +159,14 @@ def _as_header(one: Happened) -> bytes:
     if "source_name" in renamed:
         renamed["source_kind"] = "exchange"
     asked = {} if one.by is None else {"user_who_performed_action": one.by or BY_ITSELF}
-    fields = {**one.fields, **renamed, **asked, "timestamp_in_ms": one.time // 1000}
+    plain = {**one.fields, **renamed, **asked, "timestamp_in_ms": one.time // 1000}
+    fields = {**plain, "arguments": as_table(plain["arguments"])} if "arguments" in plain else plain
     properties = header_codec.Properties(
         headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
     )
     try:
         return header_codec.encode(properties)
     except InvalidArgument:  # a definition may say what AMQP has no form for: a name of 256 bytes
-        told = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in fields.items()}
+        told = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in plain.items()}
         properties.headers = cast("Table", told)
         return header_codec.encode(properties)

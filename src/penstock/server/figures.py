@@ -22,7 +22,7 @@ from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import STATS, Rates, look, with_rates
 from penstock.server.doors.door_process import figures_of
-from penstock.server.notices import end_of, ends, name_of
+from penstock.server.notices import end_of, ends
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _whose(holder: object) -> dict[str, object]:
     """The user of a consumer, and the name of its connection."""
     told: dict[str, object] = {"user": getattr(holder, "user", "")}  # the core's own streams are nobody's
     if isinstance(holder, Channel):
-        told["connection"] = f"{holder.session.peer} -> {holder.session.local}"
+        told["connection"] = holder.connection
     return told
 
 
@@ -299,7 +299,7 @@ class Links:
         age_us = clock.mono() - session.opened_at
         called = machine.client_properties.get("connection_name")
         return {
-            "name": name_of(session),
+            "name": session.name,
             "node": node,
             "vhost": session.vhost,
             "user": session.user,
@@ -319,7 +319,7 @@ class Links:
             "client_properties": machine.client_properties,
             **({"user_provided_name": called} if isinstance(called, str) else {}),
             **self._rates.told(
-                name_of(session), clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
+                session.name, clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
             ),
             "recv_cnt": incoming.reads,
             "send_cnt": outgoing.writes,
@@ -332,7 +332,7 @@ class Links:
         """Open channels, by connection and number."""
         node = self.server.settings.server.name
         for session in sorted(self.server.amqp.sessions, key=lambda one: one.opened_at):
-            name = name_of(session)
+            name = session.name
             if user not in {None, session.user} or vhost not in {None, session.vhost}:
                 continue
             if connection in {None, name}:
@@ -370,7 +370,7 @@ class Links:
 
     def close(self, name: str, reason: str) -> None:
         """Close with 320; what the connection holds goes back to its queues."""
-        session = next((one for one in self.server.amqp.sessions if name_of(one) == name), None)
+        session = next((one for one in self.server.amqp.sessions if one.name == name), None)
         if session is None or session.closing:
             raise NotFound("Not Found")
         session.close_by_server(reason)

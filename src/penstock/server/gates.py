@@ -68,6 +68,11 @@ class Receiver(Protocol):
         return ""
 
     @property
+    def connection(self) -> str:
+        """The name of the AMQP connection by which they go out; empty of another door."""
+        return ""
+
+    @property
     def full(self) -> bool:
         """Whether its connection buffers as many bytes as it may; the rest waits for `Gates.reopen`."""
         ...

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
+from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
@@ -198,10 +199,10 @@ class Connected(Protocol):
     opened_at: int  # mono microseconds
     tls: Peer | None
 
-
-def name_of(session: Connected) -> str:
-    """How a connection is called: both of its ends."""
-    return f"{session.peer} -> {session.local}"
+    @property
+    def name(self) -> str:
+        """Both of its ends."""
+        ...
 
 
 def end_of(address: str, what: str = "") -> dict[str, object]:
@@ -319,7 +320,7 @@ class Notices:
     def connection(self, session: Connected, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
         fields: dict[str, object] = {
-            "name": name_of(session),
+            "name": session.name,
             "user": session.user,
             "vhost": session.vhost,
             **ends(session),
@@ -346,6 +347,7 @@ def _attended(came: bool, consumer: Consumer) -> _Attended:
     return "consumer.created" if came else "consumer.deleted", {
         "vhost": queue.vhost, "queue": queue.name, "consumer_tag": consumer.tag, "client": consumer.client,
         "ack_required": not consumer.no_ack, "exclusive": consumer.exclusive,
+        "prefetch_count": 0 if consumer.limit >= UNLIMITED else consumer.limit,
     }  # fmt: skip
 
 
@@ -354,7 +356,8 @@ def _attended(came: bool, consumer: Consumer) -> _Attended:
 
 def _unbound(control: Control, one: Binding, by: str) -> _Known:
     ends: Header = {
-        "source": one.source, "destination": one.destination, "destination_type": one.destination_type, "key": one.key
+        "source": one.source, "destination": one.destination, "destination_type": one.destination_type, "key": one.key,
+        "arguments": orjson.loads(one.arguments or "{}"),
     }  # fmt: skip
     return _Known(Kind.UNBIND, control.time, ends, (one.vhost, one.destination), by)
 
@@ -421,12 +424,14 @@ def _policy(event: str) -> Notice:
 
 
 _NAMED = _some("type", "exchange", "operator")
-_ENDS = _every("source", "destination", "destination_type", "key")
+_ENDS = _every("source", "destination", "destination_type", "key", "arguments")
 
 TOLD: Mapping[Kind, Notice] = {
-    Kind.EXCHANGE_DECLARE: Notice("exchange.created", "exchange", _some("type", "durable", "auto_delete", "internal")),
+    Kind.EXCHANGE_DECLARE: Notice(
+        "exchange.created", "exchange", _some("type", "durable", "auto_delete", "internal", "arguments")
+    ),
     Kind.EXCHANGE_DELETE: Notice("exchange.deleted", "exchange", _NAMED),
-    Kind.QUEUE_DECLARE: Notice("queue.created", "queue", _every("durable", "exclusive", "auto_delete")),
+    Kind.QUEUE_DECLARE: Notice("queue.created", "queue", _every("durable", "exclusive", "auto_delete", "arguments")),
     Kind.QUEUE_ALTER: Notice("queue.altered", "queue", _changed),
     Kind.QUEUE_DELETE: Notice("queue.deleted", "queue"),
     Kind.PURGE: Notice("queue.purged", "queue"),

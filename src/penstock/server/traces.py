@@ -91,16 +91,16 @@ class Traces:
     def delivered(self, effect: Delivery, piece: Piece) -> None:
         """Rows of a piece, which are in memory, are handed to who takes them."""
         consumer = effect.consumer
-        connection, _, channel = consumer.client.rpartition("/")
+        receiver, (_, _, channel) = receiver_of(consumer), consumer.client.rpartition("/")
         for row, body in enumerate(piece.bodies or ()):
             topic, properties = piece.topic_of(row), piece.properties_of(row)
             if not self._hears(topic) or self._was_told(piece.chunk[row], properties):
                 continue
             more: Table = {
                 "redelivered": int(effect.redelivered),
-                "connection": connection or consumer.client,
-                "channel": int(channel) if channel.isdecimal() else 0,
-                "user": receiver_of(consumer).user,
+                "connection": receiver.connection or consumer.client,
+                "channel": int(channel) if receiver.connection and channel.isdecimal() else 0,
+                "user": receiver.user,
             }
             self._tell(f"deliver.{effect.queue.name}", topic, properties, bytes(body), more)
 

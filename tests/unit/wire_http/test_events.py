@@ -405,6 +405,40 @@ def test_a_definition_that_amqp_has_no_form_for_is_told_as_json(http: Http) -> N
         eventually(lambda: get(channel, "heard") is not None)
 
 
+def test_arguments_are_told_as_they_were_given(http: Http) -> None:
+    """Of queues, exchanges and bindings, those that go with their queue too, as RabbitMQ tells them."""
+    with amqp(http.broker) as channel:
+        channel.queue_declare("heard", durable=True)
+        for key in ("queue.*", "exchange.created", "binding.*", "consumer.*"):
+            channel.queue_bind("heard", "amq.rabbitmq.event", key)
+        limits, way, more = (
+            {"x-max-length": 7},
+            {"alternate-exchange": "amq.fanout"},
+            {"n": b"\xff", "deep": {"a": [1]}},
+        )
+        channel.exchange_declare("ex", "headers", arguments=way)
+        channel.queue_declare("told", arguments=limits)
+        channel.queue_bind("told", "ex", "k", arguments=more)
+        channel.basic_qos(prefetch_count=3)
+        channel.basic_consume("told", lambda *_: None, consumer_tag="me")
+        channel.queue_delete("told")
+        wanted: list[tuple[str, object]] = [
+            ("exchange.created", way), ("queue.created", limits), ("binding.created", more), ("consumer.created", 3),
+            ("consumer.deleted", 3), ("binding.deleted", more),
+        ]  # fmt: skip
+        heard = list[tuple[str, object]]()
+
+        def told() -> bool:
+            method, properties, _ = channel.basic_get("heard", auto_ack=True)
+            said = {} if method is None else properties.headers
+            if method is not None and method.routing_key != "queue.deleted" and "heard" not in said.values():
+                heard.append((method.routing_key, said.get("arguments", said.get("prefetch_count"))))
+            return len(heard) >= len(wanted)
+
+        eventually(told)
+        assert sorted(heard, key=str) == sorted(wanted, key=str)
+
+
 def test_a_definition_is_told_as_it_was_given(http: Http) -> None:
     definition = {"weights": {"a": 2.0}, "fairness-key": "/k", "max-length": 2**53 - 1}
     with amqp(http.broker) as channel:

@@ -56,14 +56,15 @@ def test_a_publish_and_its_delivery_are_told_with_what_they_say(http: Http, chan
     assert headers["routed_queues"] == ["jobs"]
     assert headers["properties"] == {"delivery_mode": 2, "headers": {"n": 7}, "message_id": "m1", "priority": 3}
     assert (headers["vhost"], headers["user"], headers["channel"]) == ("/", "guest", channel.channel_number)
-    assert {"node", "connection"} <= set(headers)
+    [called] = [one["name"] for one in http.get("connections")]
+    assert (headers["node"], headers["connection"]) == (http.get("overview")["node"], called), "as lists call it"
     for redelivered in (0, 1):
         method, _, _ = channel.basic_get("jobs")
         channel.basic_nack(method.delivery_tag, requeue=True)
         key, headers, body = next_of(channel)
         assert (key, body, headers["redelivered"]) == ("deliver.jobs", b"work", redelivered)
-        assert (headers["user"], headers["channel"], headers["routing_keys"]) == (
-            "guest", channel.channel_number, ["jobs"]
+        assert (headers["user"], headers["channel"], headers["routing_keys"], headers["connection"]) == (
+            "guest", channel.channel_number, ["jobs"], called
         )  # fmt: skip
     http.take("jobs")
     key, headers, _ = next_of(channel)

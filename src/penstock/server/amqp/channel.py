@@ -143,6 +143,10 @@ class Channel(Receiver):
     def user(self) -> str:
         return self.session.user
 
+    @property
+    def connection(self) -> str:
+        return self.session.name
+
     def attend(self) -> None:
         """It takes messages from now on; one that does not, as most that publish, keeps no room for what they need."""
         if self.tags is not _NO_TAGS:

@@ -43,7 +43,7 @@ class Commit:
         session.settling.finish()  # what other channels said before
         batch = tx.batch()
         if batch is not None and session.core.traced:
-            batch.sender = session.peer, channel.number, session.user
+            batch.sender = session.name, channel.number, session.user
         transaction = Transaction(batch, tx.endings(), by=session.peer)
         self._committing = Committing(session.engine, transaction, tx.charge)
 

@@ -272,7 +272,7 @@ class Intake:
             return
         batch = Publishes(topics, run.properties, run.bodies, plain=run.plain, judged=judged)
         if self.core.traced:
-            batch.sender = self.session.peer, channel.number, self.session.user
+            batch.sender = self.session.name, channel.number, self.session.user
         if refuse is None and not self.session.engine.judges.ready([batch], partial(self._again, channel, run, batch)):
             self.session.incoming.hold()
             return

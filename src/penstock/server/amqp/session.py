@@ -344,6 +344,11 @@ class Session(ABC):
         self.settling = Settling(engine, self)
         self.began_after = 0  # the last LSN when the present method came
 
+    @property
+    def name(self) -> str:
+        """How lists, events and traces call the connection: both of its ends."""
+        return f"{self.peer} -> {self.local}"
+
     # -- faults
 
     kind = "amqp"
