@@ -49,6 +49,9 @@ RING_MOST = 4096
 TEXT_MOST = 1000
 """Characters of a text in an event; what is longer is cut."""
 
+TABLE_MOST = 8192
+"""Bytes of a table in an event, as JSON."""
+
 
 @dataclass(frozen=True, slots=True)
 class Happened:
@@ -94,10 +97,7 @@ class Feed:
     ) -> None:
         """Something has changed; `fields` are JSON."""
         self.last += 1
-        short = {
-            key: clipped(value) if isinstance(value, str) and len(value) > TEXT_MOST else value
-            for key, value in fields.items()
-        }
+        short = {key: clipped(value) for key, value in fields.items()}
         self._ring.append(Happened(self.last, name, time, short, vhost, queue, user, level, by))
         if self.listeners and not self._ringing:
             self._ringing = True
@@ -167,7 +167,9 @@ class RingSource(Source[Sequence[Happened | Missed]]):
 
 
 def clipped(value: object) -> object:
-    """A value that is not too long for an event."""
+    """A value that is not too long for an event; of a table that is there is the beginning, as JSON."""
+    if isinstance(value, Mapping) and len(told := orjson.dumps(value, default=str)) > TABLE_MOST:
+        value = told[: 4 * TEXT_MOST].decode(errors="ignore")
     return value[:TEXT_MOST] + "…" if isinstance(value, str) and len(value) > TEXT_MOST else value
 
 

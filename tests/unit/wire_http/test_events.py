@@ -389,6 +389,10 @@ def test_the_feed_keeps_so_many_and_no_more() -> None:
     assert feed.since(25, 10) == []
     assert len(str(feed.since(24, 1)[0].fields["text"])) == TEXT_MOST + 1
     assert rung == list(range(1, 26))
+    feed.tell("x", 25, {"arguments": {"x": "ä" * 5000}, "definition": {"x": "b" * 5000}})
+    cut = feed.since(25, 1)[0].fields
+    assert cut["arguments"] == '{"x":"' + "ä" * (TEXT_MOST - 6) + "…"
+    assert cut["definition"] == {"x": "b" * 5000}
 
 
 def test_a_definition_that_amqp_has_no_form_for_is_told_as_json(http: Http) -> None:
