@@ -171,6 +171,14 @@ def parted_address(address: str) -> tuple[str, str]:
     return host.removeprefix("[").removesuffix("]"), port
 
 
+_LOGIN = re.compile(r"^([^:@]*(?:://[^:@]*)?):.*@", re.DOTALL)
+
+
+def shown_address(url: str) -> str:
+    """An address that is told to people, also one that is none, without its password."""
+    return _LOGIN.sub(r"\1:***@", url)
+
+
 LATEST = 253_402_300_799_999_999
 """The last microsecond of the year 9999: later ones are no dates to Python and Spark, which read the log."""
 

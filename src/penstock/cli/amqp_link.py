@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from penstock.client.urls import Trust, shown_address
+from penstock.client.urls import Trust
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
-from penstock.units import format_address, parted_address
+from penstock.units import format_address, parted_address, shown_address
 from penstock.wire.amqp import frames
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import Method, decode_method

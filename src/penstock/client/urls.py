@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
-from penstock.units import format_address
+from penstock.units import format_address, shown_address
 
 
 class UnverifiedServer(UserWarning):
@@ -62,7 +62,6 @@ class Trust:
 
 DEFAULT_PORT = 8815
 _FORM = f"write penstock://user:password@host:{DEFAULT_PORT}/vhost"
-_LOGIN = re.compile(r"^([^:@]*(?:://[^:@]*)?):.*@", re.DOTALL)
 WANTS_A_PORT = (
     f"the port of Flight is wanted, {DEFAULT_PORT} unless the server says otherwise, not that of AMQP or HTTP"
 )
@@ -186,11 +185,6 @@ def parse_urls(url: str, user: str | None = None, password: str | None = None, *
     login, at, hosts = rest[:end].rpartition("@")
     each = (f"{scheme}{mark}{login}{at}{host}{rest[end:]}" for host in hosts.split(","))
     return tuple(parse_url(one, user, password, **trust) for one in each)
-
-
-def shown_address(url: str) -> str:
-    """An address that is told to people, also one that is none, without its password."""
-    return _LOGIN.sub(r"\1:***@", url)
 
 
 def _split(url: str) -> SplitResult:

@@ -11,7 +11,7 @@ from penstock.config.sections import Duration, File, Name, Section, refuse_half
 from penstock.errors import InvalidArgument
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
-from penstock.units import format_address
+from penstock.units import format_address, shown_address
 
 DEFAULT_PORT = 8815
 
@@ -38,15 +38,14 @@ def target_of(url: str) -> Target:
     """The address in a URL.  ValueError says what is wrong with it."""
     parts = urlsplit(url)
     if parts.scheme not in ("penstock", "penstocks") or not parts.hostname:
-        raise ValueError(
-            f"{url!r} is no address of a site: write penstock://host:{DEFAULT_PORT}, or penstocks:// for TLS"
-        )
+        form = f"write penstock://host:{DEFAULT_PORT}, or penstocks:// for TLS"
+        raise ValueError(f"{shown_address(url)!r} is no address of a site: {form}")
     if parts.query or parts.fragment or parts.path not in ("", "/"):
-        raise ValueError(f"{url!r}: what stands behind the port means nothing here")
+        raise ValueError(f"{shown_address(url)!r}: what stands behind the port means nothing here")
     try:
         port = DEFAULT_PORT if parts.port is None else parts.port
     except ValueError:
-        raise ValueError(f"{url!r} has a port that is no number below 65536") from None
+        raise ValueError(f"{shown_address(url)!r} has a port that is no number below 65536") from None
     return Target(
         parts.hostname, port, parts.scheme == "penstocks", unquote(parts.username or ""), unquote(parts.password or "")
     )

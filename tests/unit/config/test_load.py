@@ -289,6 +289,13 @@ def test_a_secret_that_is_no_text_is_not_told_to_who_reads_the_mistake(text: str
     assert "12345678" not in told
 
 
+@pytest.mark.parametrize("to", ["amqp://u:12345678@b", "penstock://u:12345678@b/x", "penstock://u:12345678@b:99999"])
+def test_the_password_of_a_wrong_address_is_not_told_to_who_reads_the_mistake(to: str) -> None:
+    told = refusal(f'[[link]]\nname = "b"\nto = ["{to}"]\ntopic = [{{ pattern = "t" }}]')
+    assert to.replace("12345678", "***") in told
+    assert "12345678" not in told
+
+
 @pytest.mark.parametrize("section", sorted(LATER_SECTIONS))
 def test_sections_of_later_versions_are_refused(section: str) -> None:
     assert f"[{section}]: the section is not supported in this version" in refusal(f"[[{section}]]\nname = 'x'")

@@ -33,6 +33,7 @@ from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import BYTES_MOST, ClusterState, Verdict, compared, decode
 from penstock.server.cluster import folder
+from penstock.units import shown_address
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
@@ -78,9 +79,10 @@ def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
         for one in hosts:
             host, _, port = one.rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-                raise SettingsError(f"cluster.registry: {url!r} has {one!r}, which is not host:port, as etcd-1:2379")
+                told = f"{shown_address(url)!r} has {shown_address(one)!r}"
+                raise SettingsError(f"cluster.registry: {told}, which is not host:port, as etcd-1:2379")
         return EtcdRegister(hosts, parts.path.strip("/") or "penstock", Times(lease=lease).call / 1e6)
-    raise SettingsError(f"cluster.registry: {url!r} is no register: give {KINDS}")
+    raise SettingsError(f"cluster.registry: {shown_address(url)!r} is no register: give {KINDS}")
 
 
 _FILE_MOST = BYTES_MOST + 32
