@@ -46,7 +46,7 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
     settings = queue.settings
     if settings.message_type != before.message_type:
         _reread(queue)
-    if settings.barrier_expression is None and (len(queue.barriers) or queue.barriers.dormant):
+    if _is_rid_of_barriers(queue):
         dissolve(queue)
         sort_out(queue)
     if settings.last_value_key != before.last_value_key:
@@ -66,6 +66,11 @@ def follow_settings(queue: Contents, before: QueueSettings) -> None:
         queue.shares.tenants.change(settings)
     if by_rank:
         reorder(queue, by_rank=True)
+
+
+def _is_rid_of_barriers(queue: Contents) -> bool:
+    """Whether there are some, and the settings know none any more."""
+    return queue.settings.barrier_expression is None and bool(len(queue.barriers) or queue.barriers.dormant)
 
 
 def _reread(queue: Contents) -> None:
