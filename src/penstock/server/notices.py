@@ -226,9 +226,8 @@ class Notices:
         self.feed = Feed(runtime.call_soon)
         self.attendance: list[tuple[bool, Consumer]] = []  # who came and went since the last turn
         runtime.core.attendance = self.attendance
-        self._untold = deque[
-            tuple[list[_Attended], list[_Known], list[_Attended]]
-        ]()  # not durable: gone, decided, came
+        # what is not durable yet: consumers that went, what was decided, consumers that came
+        self._untold = deque[tuple[list[_Attended], list[_Known], list[_Attended]]]()
         self.asked: list[tuple[int, int, str]] = []  # from, to: entries of this turn's journal, and who asked for them
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
 
