@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
 
@@ -189,6 +190,12 @@ class StrictConnection(h11.Connection):
         raise self._wrong
 
 
+KEPT_S = 75
+"""For so long a connection waits for its next request: longer than load balancers keep theirs, which is a minute."""
+
+SPARED = 4
+"""Where descriptors are short one in so many of those that wait for a request ends at each look."""
+
 DATED_S = 1.0
 """For so long an answer says the same time of day."""
 
@@ -219,6 +226,13 @@ class HttpLink(H11Protocol):
             if not self._deaf and not self.transport.is_closing():
                 self.flow.resume_reading()
                 self._bounded(self.handle_events)
+
+    @property
+    def rests_until(self) -> float | None:
+        """Until when it waits for its next request, by the loop's time, if it does."""
+        timer = self.timeout_keep_alive_task
+        idle = timer is not None and self.conn.our_state is h11.IDLE and not self.transport.is_closing()
+        return timer.when() if timer is not None and idle else None
 
     @property
     def stands(self) -> bool:
@@ -368,6 +382,7 @@ class HttpServer:
             http=HttpLink,
             ws="none",  # whatever packages there are: its protocol would take strangers over, and the guard not know
             h11_max_incomplete_event_size=head_most,
+            timeout_keep_alive=KEPT_S,
         )
         self._uvicorn = _Served(config)
         self._task: asyncio.Task[None] | None = None
@@ -384,7 +399,16 @@ class HttpServer:
 
     def listener(self, entry: Entry, name: str, identity: Callable[[], Identity] | None = None) -> Listener:
         """One for a door of this name.  identity: what TLS shows, where there is TLS."""
+        entry.guards.of(name).spare = self.spare
         return entry.listener(name, self._link, identity)
+
+    def spare(self) -> None:
+        """Descriptors are short: some that wait for their next request end, who has waited longest first."""
+        links = cast("set[HttpLink]", self._uvicorn.server_state.connections)
+        resting = [(until, one) for one in links if (until := one.rests_until) is not None]
+        resting.sort(key=itemgetter(0))
+        for _, one in resting[: -(-len(resting) // SPARED)]:
+            one.timeout_keep_alive_handler()
 
     def stop(self) -> None:
         """What is being answered has a second; connections that wait for a request end at once."""

@@ -168,6 +168,8 @@ class Guard:
         self._by_address = Counter[str]()
         self._waiting = list[Callable[[], None]]()
         self._pressed = False
+        self.spare: Callable[[], None] = lambda: None
+        """Ends some connections that nobody would miss, where descriptors are short: of those who have logged in."""
         self._due = inf  # when to look next
 
     def __len__(self) -> int:
@@ -253,7 +255,9 @@ class Guard:
             return  # a sooner one came before this
         self._due = inf
         crowded = self._pressed or bool(self._waiting)
-        self._pressed = False
+        if self._pressed:
+            self._pressed = False
+            self.spare()
         give_way, now = -(-len(self) // GIVE_WAY) if crowded else 0, self._now()
         for one in self._of_crowded_first() if crowded else list(self._strangers):
             if not one.held and one in self._strangers and (why := self._over(one, now - one.since, give_way > 0)):
