@@ -572,8 +572,11 @@ class QueueMachine(RuleBasedStateMachine):
             got = self.queue.withdraw(self.now, chunk, self.sink)
             assert got == self.model.withdraw(self.clock, lsns)
         else:
+            self.queue.draining = self.stepping  # what is due at once comes in steps
             got = self.queue.reschedule(self.now, chunk, self.clock + span, self.sink)
             assert got == self.model.reschedule(self.clock, lsns, self.clock + span)
+            if self.bounds:
+                self.in_steps()
         self.after()
 
     @rule(really=rarely)
