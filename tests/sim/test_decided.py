@@ -67,7 +67,7 @@ class Driver:
             assert not core.sink_decide(now(), Batch("query", 0, [("s", opened.epoch, 1)]), parts).already
             self.durable(life)
             for number, chunk in enumerate(chunks_of(self.disk, "query", core.decided["query"], LIMITS), 1):
-                core.sink_copy(now(), "query", chunk.rows, chunk_publishes(life.engine, chunk))
+                core.sink_copy(now(), "query", chunk.rows, chunk_publishes(life.engine, "query", chunk))
                 if number % self.under_way == 0:
                     self.durable(life)
             self.durable(life)

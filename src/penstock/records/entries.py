@@ -68,7 +68,7 @@ class Publishes:
     checked: bool = False  # bodies were held to what their topics ask of them
     sent_at: array[int] | None = None  # microseconds; when another site took them, for what they are as old as that
     draws: list[float] | None = None  # what chance has drawn for each row, where an exchange routes by it
-    sender: tuple[str, int, str] | None = None  # connection, channel and user, where somebody wants to know
+    sender: tuple[str, int, str] | None = None  # connection and channel of AMQP, and user, where somebody wants to know
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -161,6 +161,7 @@ def joined(batches: Sequence[Publishes], size: int) -> Publishes:
         size=size,
         expires_at=columns.get("expires_at"),
         not_before=columns.get("not_before"),
+        sender=batches[0].sender,
     )
 
 

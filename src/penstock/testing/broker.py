@@ -159,7 +159,7 @@ class Publishing(Running):
         def work(instance: Instance) -> tuple[str, ...]:
             engine = instance.engine
             made = [one(self.link) for one in messages]
-            batches = [to_publishes(engine, upload, VHOST, exchange) for exchange, upload in made]
+            batches = [to_publishes(engine, "", upload, VHOST, exchange) for exchange, upload in made]
             batch = joined(batches, sum(one.size for one in batches)) if batches else None
             charge = Charge(engine.charges, "", "the transaction", lambda _: None)
             endings = [_ending(instance, *end) for end in ends]

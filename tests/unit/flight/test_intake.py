@@ -17,6 +17,7 @@ from penstock.client.link import Link
 from penstock.client.urls import parse_url
 from penstock.core.broker import Core
 from penstock.records.compute import cut
+from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.server.engine import Engine
 from penstock.server.flight import decided
@@ -155,11 +156,14 @@ def test_rows_without_a_body_count_for_their_place_in_the_log(tmp_path: Path, ro
 def test_what_is_copied_counts_until_it_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = FlightLimits(group=GroupLimits(group_bytes=1000, alike_bytes=MIB, alike_rows=50))
     seen: list[int] = []
+    users: set[str] = set()
     real = decided.chunk_publishes
 
-    def spied(engine: Engine, chunk: decided.Chunk) -> object:
+    def spied(engine: Engine, query: str, chunk: decided.Chunk) -> list[Publishes]:
         seen.append(engine.bodies.budget.by_name()["uploads"])
-        return real(engine, chunk)
+        made = real(engine, query, chunk)
+        users.update(one.sender[2] for one in made if one.sender)
+        return made
 
     monkeypatch.setattr("penstock.server.flight.copier.chunk_publishes", spied)
     with FlightHouse(tmp_path, limits) as house, penstock.connect(house.url) as client:
@@ -168,6 +172,7 @@ def test_what_is_copied_counts_until_it_is_copied(tmp_path: Path, monkeypatch: p
         assert made is not None
         assert client.action("sink_commit", query="q", batch=0, stages=[made[0]])["stored"] == 200
         assert seen == [(UNDER_WAY + 1) * MIB] * 4
+        assert users == {"guest"}
         until = time.monotonic() + 20
         while house.engine.bodies.budget.by_name()["uploads"]:
             assert time.monotonic() < until

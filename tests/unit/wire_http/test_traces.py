@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pika
+import pyarrow as pa
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+import penstock
 from http_lab import Http
 from penstock.records.field_tables import NESTING_LIMIT
 from scenario import amqp
@@ -98,6 +100,24 @@ def test_messages_of_other_doors_and_many_at_once_are_told(http: Http, channel: 
     assert [(key, body) for key, _, body in (next_of(channel) for _ in range(5))] == [
         ("deliver.jobs", body) for body in inbox
     ]
+
+
+def test_who_published_is_told_by_whatever_door_it_came(http: Http, channel: BlockingChannel) -> None:
+    trace(http)
+    told: list[tuple[str, str, int, bytes]] = []
+    with penstock.connect(http.broker.flight_url) as client:
+        http.publish("jobs", "http")
+        client.publish("jobs", b"flight")
+        with client.transaction() as transaction:
+            transaction.publish("jobs", b"both")
+            transaction.publish("jobs", b"in one")
+        made = client.stage("query", 0, 0, 0, [pa.record_batch({"body": pa.array([b"staged"])})], topic="jobs")
+        assert made is not None
+        client.action("sink_commit", query="query", batch=0, stages=[made[0]])
+    for _ in range(5):
+        _, headers, body = next_of(channel)
+        told.append((headers["user"], headers["connection"], headers["channel"], body))
+    assert told == [("guest", "", 0, body) for body in (b"http", b"flight", b"both", b"in one", b"staged")]
 
 
 def test_a_name_as_long_as_any_is_told_as_far_as_a_key_can_say_it(http: Http, channel: BlockingChannel) -> None:

@@ -140,7 +140,7 @@ class Copier:
         why = engine.refusal()
         if why is not None:
             raise why
-        publishes = chunk_publishes(engine, chunk)
+        publishes = chunk_publishes(engine, query, chunk)
         if len(before) == len(publishes):  # an exchange that came or went meanwhile: judge anew
             for rows, judged in zip(publishes, before, strict=True):
                 rows.take_judged(judged)

@@ -186,21 +186,21 @@ def _read(batch: pa.RecordBatch, topic: str | None) -> Upload:
     return read_upload(receive(batch, STAGED, _TAKEN), topic, _TAKEN)
 
 
-def staged_publishes(engine: Engine, stage: DecidedPart | StageInfo, upload: Upload) -> Publishes:
+def staged_publishes(engine: Engine, user: str, stage: DecidedPart | StageInfo, upload: Upload) -> Publishes:
     """Rows of a stage with their topics looked up; on the loop.  Raises NotFound for a missing exchange."""
-    publishes = to_publishes(engine, upload, stage.vhost, stage.exchange)
+    publishes = to_publishes(engine, user, upload, stage.vhost, stage.exchange)
     publishes.delta = stage.delta or None
     if stage.delta:
         publishes.bodies = listed(publishes.bodies)  # what is worked out about a body is known by its object
     return publishes
 
 
-def chunk_publishes(engine: Engine, chunk: Chunk) -> list[Publishes]:
-    """A chunk with its topics looked up, on the loop; without the rows whose exchange is gone."""
-    out: list[Publishes] = []
+def chunk_publishes(engine: Engine, query: str, chunk: Chunk) -> list[Publishes]:
+    """A chunk of a query with its topics looked up, on the loop; without the rows whose exchange is gone."""
+    out, user = list[Publishes](), engine.core.sinks.owner(query)
     for part, upload in chunk.stretches:
         try:
-            out.append(staged_publishes(engine, part, upload))
+            out.append(staged_publishes(engine, user, part, upload))
         except Refused as refusal:
             logger.warning("%d rows of stage %s go nowhere: %s", len(upload), part.stage, refusal)
     return out
@@ -223,7 +223,7 @@ def finishing(engine: Engine, disk: Disk, limits: GroupLimits | None = None) -> 
             if engine.log.room.full:
                 left = state.total - state.rows
                 raise DiskFull(f"{left} rows of batch {state.batch} of query '{query}', which is decided, have no room")
-            engine.core.sink_copy(engine.now(), query, chunk.rows, chunk_publishes(engine, chunk))
+            engine.core.sink_copy(engine.now(), query, chunk.rows, chunk_publishes(engine, query, chunk))
             engine.finish_turn()
             engine.log.flush()
             if engine.broken is not None:

@@ -58,8 +58,8 @@ KEYED_HERE = 250
 """Rows whose keys are worked out between two breaths; fewer are left to the loop."""
 
 
-def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> Publishes:
-    """An upload with its topics looked up; on the loop.  Raises NotFound for a missing exchange."""
+def to_publishes(engine: Engine, user: str, upload: Upload, vhost: str, exchange: str) -> Publishes:
+    """An upload of a user with its topics looked up; on the loop.  Raises NotFound for a missing exchange."""
     topics: Topic | list[Topic]
     found = [engine.core.topic(vhost, exchange, name) for name in upload.names]
     topics = found[0] if upload.name_of is None else [found[place] for place in upload.name_of]
@@ -71,6 +71,7 @@ def to_publishes(engine: Engine, upload: Upload, vhost: str, exchange: str) -> P
         not_before=upload.starts(time),
         expires_at=upload.ends(time),
         size=upload.size,
+        sender=("", 0, user),
     )
 
 
@@ -148,7 +149,8 @@ class Publishing:
     def _submit(self, caller: Caller, command: Publish, part: Upload, sequence: int | None) -> tuple[Published, int]:
         """Store the first rows of a part, as many as there is room for; how many that were."""
         waiter = Waiter(_nobody)
-        job = partial(self._decide, command, part, self._keys(command, part), sequence, None, waiter=waiter)
+        keyed = self._keys(command, part)
+        job = partial(self._decide, caller.user, command, part, keyed, sequence, None, waiter=waiter)
         answer: Answer[tuple[Published, int]] = self._handover.submit(job)
         try:
             return answer.wait(caller.gone)
@@ -204,6 +206,7 @@ class Publishing:
 
     def _decide(
         self,
+        user: str,
         command: Publish,
         upload: Upload,
         keyed: tuple[int, list[int]] | None,
@@ -223,18 +226,18 @@ class Publishing:
                 return
             waiter.go_on = _nobody
             self._waiting.pop(waiter, None)
-        later = partial(self._decide, command, upload, keyed, sequence, before, waiter=waiter)
+        later = partial(self._decide, user, command, upload, keyed, sequence, before, waiter=waiter)
         if not self._handover.has_room(later, answer):
             return
         if (why := engine.refusal(new=True)) is not None:
             raise why
-        batch = to_publishes(engine, upload, command.vhost, command.exchange)
+        batch = to_publishes(engine, user, upload, command.vhost, command.exchange)
         if before is not None:
             batch.take_judged(before)
         batch.delta, batch.keyed = command.delta, keyed
         again = partial(
             self._handover.again,
-            partial(self._decide, command, upload, keyed, sequence, batch, waiter=waiter),
+            partial(self._decide, user, command, upload, keyed, sequence, batch, waiter=waiter),
             answer,
         )
         if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):

@@ -406,7 +406,7 @@ class SinkActions(StreamActions):
         state = DecidedState(asked.batch.number, 0, tuple(parts_of(line)))
 
         def look(chunk: Chunk) -> None:
-            core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, chunk))
+            core.sink_look(self.engine.now(), whole, chunk_publishes(self.engine, asked.batch.query, chunk))
 
         for chunk in chunks_of(self.copier.disk, asked.batch.query, state, self.copier.limits, core.sows.by_name):
             self.do(caller, partial(look, chunk), durable=False)
@@ -434,7 +434,7 @@ class SinkActions(StreamActions):
         if why is not None:
             raise why
         self._refuse_unkept(asked)
-        publishes = [staged_publishes(engine, info, upload) for info, upload in uploads]
+        publishes = [staged_publishes(engine, info.user, info, upload) for info, upload in uploads]
         for rows, judged in zip(publishes, before, strict=bool(before)):
             rows.take_judged(judged)
         again = partial(self._handover.again, partial(self._commit, asked, uploads, publishes), answer)

@@ -124,7 +124,7 @@ class Transacting:
         charge.busy = True
         if kept and not self._handover.has_room(partial(self._begin, caller, command, kept, word, charge), answer):
             return
-        batches = [to_publishes(engine, upload, command.vhost, goal.exchange) for goal, upload in kept]
+        batches = [to_publishes(engine, caller.user, upload, command.vhost, goal.exchange) for goal, upload in kept]
         starts = accumulate((len(upload) for _, upload in kept), initial=0)
         mandatory = {
             row

@@ -134,7 +134,7 @@ class Messages(Commands):
                     f"this message to '{one}' in vhost '{vhost}' is not one that user '{user}' may write"
                 )
         topic = engine.core.topic(vhost, exchange, key)
-        batch = Publishes(topic, header, [body])
+        batch = Publishes(topic, header, [body], sender=("", 0, user))
         while not await self._judged(batch):
             batch.topics = engine.core.topic(vhost, exchange, key)
         published = await self.decide(lambda: self._publish(batch))
