@@ -236,14 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
                     assert effect.queue == self.queue.id
                 else:
                     self.other(effect)
-        for entry in singly(sink.take_journal()):
-            assert isinstance(entry, Control)
-            self.fold.feed(entry)
-            if entry.kind in (Kind.EXPIRE, Kind.DROP):
-                reason = orjson.loads(entry.header)["reason"]
-                _, pairs = unpack_pairs(entry.body)
-                for a, b in zip(pairs[::2], pairs[1::2], strict=True):
-                    self.expired += [(lsn, reason) for lsn in range(a, b) if lsn in self.bodies]
+        self.written()
         for tag in self.workers:
             assert [s for s in self.sent if s[0] == tag] == [s for s in model.sent if s[0] == tag]
         assert sorted(self.sent) == sorted(model.sent)
@@ -254,6 +247,17 @@ class QueueMachine(RuleBasedStateMachine):
         self.expired.clear()
         model.sent.clear()
         model.expired.clear()
+
+    def written(self) -> None:
+        """The fold reads what was decided so far."""
+        for entry in singly(self.sink.take_journal()):
+            assert isinstance(entry, Control)
+            self.fold.feed(entry)
+            if entry.kind in (Kind.EXPIRE, Kind.DROP):
+                reason = orjson.loads(entry.header)["reason"]
+                _, pairs = unpack_pairs(entry.body)
+                for a, b in zip(pairs[::2], pairs[1::2], strict=True):
+                    self.expired += [(lsn, reason) for lsn in range(a, b) if lsn in self.bodies]
 
     def delivered(self, effect: Delivery) -> None:
         settings = self.queue.settings

@@ -269,6 +269,7 @@ class WholeMachine(OrderedMachine, SettlingMachine):
             queue.tick(self.now, self.sink)
         lsns = self.passing.pop(0) if self.passing else []
         if lsns:
+            self.written()  # before: what ends as a range ends nothing in there that is found later
             self.offered.update(lsns)
             ends = np.array([self.clock + expiry * (1 + n) if expiry else 0 for n in range(len(lsns))], dtype=np.int64)
             later = np.array([self.clock + delay if delay and n % 2 else 0 for n in range(len(lsns))], dtype=np.int64)
