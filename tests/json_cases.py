@@ -300,8 +300,11 @@ def _as_text(value: Any) -> Any:
 
 
 def _depth(value: Any) -> int:
-    parts: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, parts), default=0) if isinstance(value, list | dict) else 0
+    depth, level = 0, [value]
+    while nested := [one for one in level if isinstance(one, list | dict)]:
+        depth += 1
+        level = [part for one in nested for part in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 class Json:
