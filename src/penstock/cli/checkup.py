@@ -1,5 +1,5 @@
-"""What `penstock doctor` looks at: Python, the disk's own sync time, ports, limits, memory, Java, internal errors,
-forgotten streams and links to other sites; `clusters` has the rest of a cluster of servers.
+"""What `penstock doctor` looks at: Python, the disk's own sync time, the log, ports, limits, memory, Java, internal
+errors, forgotten streams and links to other sites; `clusters` has the rest of a cluster of servers.
 
 Each finding is good, poor (it works, not well) or bad (it cannot serve).  Nothing is changed: the file written to time
 the disk is removed again, and no data folder is made.
@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,8 @@ def examine(settings: Settings) -> list[Finding]:
     if server is not None:
         does = "follows with" if follows else "serves"
         findings.append(Finding("data folder", "good", f"{folder}, which process {server} {does} at present"))
+    else:
+        findings += log_of(data)
     findings += [port(name, address, server) for name, address in doors.items()]
     findings += _door_processes(settings, server)
     findings += [*certificates(settings), files(), memory(settings.server.memory)]
@@ -130,6 +133,32 @@ def disk(folder: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("disk sync", "good", found)
+
+
+def log_of(data: Path) -> Iterator[Finding]:
+    """Whether the log of a folder that no server holds can be opened, by the rules of a start; nothing of a new one.
+
+    That files are where they belong and follow each other, and what the last one says; not the sums of all, which take
+    as long as reading it all does.
+    """
+    from penstock.log.segment import FOLDER, first_lsn
+    from penstock.server.upkeep.offline import ReadOnly
+
+    what = "data folder"
+    try:
+        if not any(first_lsn(name) is not None for name in os.listdir(data / FOLDER)):
+            return
+        with closing(ReadOnly(OsDisk(data))) as log:
+            found = f"{data}: the log goes to LSN {log.recovery.last_lsn}"
+    except FileNotFoundError:
+        return  # there is none yet
+    except PenstockError as error:
+        yield Finding(what, "bad", f"{data}: {error}", error.to_do)
+    except OSError as error:
+        told = f"{error.filename or data}: {error.strerror or error}"
+        yield Finding(what, "bad", told, "the server's user must be able to read and write all of it")
+    else:
+        yield Finding(what, "good", found)
 
 
 def sync_times_ms(folder: Path) -> list[float]:

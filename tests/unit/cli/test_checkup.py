@@ -15,6 +15,10 @@ from penstock.cli import checkup
 from penstock.cli.checkup import Finding, examine_links
 from penstock.config.load import load_text
 from penstock.errors import Unavailable
+from penstock.log.disk import OsDisk
+from penstock.log.log import Log
+from penstock.log.writer import LogSettings
+from penstock.server.base.clock import SystemClock
 from sites.house import Sites
 from waiting import eventually
 
@@ -43,6 +47,32 @@ def test_each_address_is_called() -> None:
     assert (found.name, found.verdict) == ("link b", "good")
     [found] = told()
     assert (found.verdict, found.found.partition(": ")[0]) == ("poor", "penstock://127.0.0.1:1")
+
+
+def test_a_log_that_no_server_can_open_is_found(run: Run, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    config = tmp_path / "p.toml"
+    config.write_text('[listen]\namqp = "127.0.0.1:0"\nhttp = "off"\nflight = "off"\n')
+
+    def asked() -> tuple[int, dict[str, str]]:
+        status, out, _ = run("doctor", str(config), "--data", str(data), "--json")
+        found = [one for one in json.loads(out)["findings"] if one["name"] == "data folder"]
+        return status, found[0] if found else {}
+
+    assert asked() == (0, {})
+    Log.open(OsDisk(data), SystemClock(), LogSettings(reserve=0, ahead=0)).close()
+    assert (asked()[0], asked()[1]["verdict"]) == (0, "good")
+    [segment] = (data / "log").glob("*.arrows")
+    segment.write_bytes(b"x" * 10_000)
+    status, found = asked()
+    assert (status, found["verdict"]) == (1, "bad")
+    assert f"log/{segment.name} is no segment of this log" in found["found"]
+    assert "penstock log verify" in found["advice"]
+    assert segment.read_bytes() == b"x" * 10_000
+    config.write_text(f'[server]\ndata = "{config}"\n{config.read_text()}')
+    status, out, _ = run("doctor", str(config), "--json")
+    assert status == 1
+    assert f"{config}/log: Not a directory" in out
 
 
 def test_a_server_that_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
