@@ -80,6 +80,11 @@ class Caches:
         return self.arrivals.bytes + caches
 
     @property
+    def spare_bytes(self) -> int:
+        """Bytes that may be held until publishers have to wait; caches give way to them."""
+        return 0 if self.tight else max(0, self.budget.limit - self.budget.used + self.used)
+
+    @property
     def high(self) -> int:
         """The high-water mark of every list, in bytes."""
         fair = (self.budget.limit - self.budget.kept_back) // 2 // max(1, len(self.area.lists))

@@ -107,6 +107,19 @@ def test_all_bytes_that_wait_for_a_peer_count() -> None:
     assert sending.bytes == 0
 
 
+def test_what_is_left_of_the_budget_is_compared_with_what_the_process_has() -> None:
+    """Full caches take nothing of it, what is held does, and nothing is left while publishers wait."""
+    life = filled(30, budget=64 << 20)
+    bodies = life.engine.bodies
+    assert bodies.used > 0
+    assert bodies.spare_bytes == bodies.budget.limit - (bodies.budget.used - bodies.used)
+    before = bodies.spare_bytes
+    bodies.sending.add(1_000_000)
+    assert bodies.spare_bytes == before - 1_000_000
+    bodies.tight = True
+    assert bodies.spare_bytes == 0
+
+
 def test_when_the_budget_is_short_less_may_wait_for_each_peer() -> None:
     life = filled(1)
     client = life.client()

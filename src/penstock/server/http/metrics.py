@@ -181,6 +181,11 @@ def _last_commit(seen: Any) -> float:
     return float(seen.log.commit_us) / 1e6
 
 
+def _memory_limit(seen: Any) -> int:
+    """Bytes.  The process has more than `server.memory` is about, so what is left of that is what can be compared."""
+    return int(seen.resident + seen.engine.bodies.spare_bytes)
+
+
 WHOLE = Things(
     (),
     (),
@@ -189,7 +194,8 @@ WHOLE = Things(
         Figure("rabbitmq_channels", "channels", "Open channels"),
         Figure("rabbitmq_consumers", "consumers", "Consumers"),
         Figure("rabbitmq_process_resident_memory_bytes", "resident", "Memory in use"),
-        Figure("rabbitmq_resident_memory_limit_bytes", "engine.bodies.budget.limit", "What server.memory allows"),
+        Figure("rabbitmq_resident_memory_limit_bytes", _memory_limit,
+               "Memory in use, and what server.memory leaves until publishers wait"),
         Figure("rabbitmq_alarms_memory_used_watermark", "engine.bodies.tight",
                "1 if the memory alarm is on: publishers go on in small portions"),
         Figure("rabbitmq_disk_space_available_bytes", "disk_free", "Free disk space"),
