@@ -319,6 +319,8 @@ def test_a_queue_has_the_fields_that_tools_read(client: Client) -> None:
 
 def test_lists_by_vhost(client: Client) -> None:
     assert [one["name"] for one in client.get("/api/queues").json()] == ["to-ship", "a/b", "jobs"]
+    detailed = client.get("/api/queues/detailed?columns=name&page=1&page_size=2").json()
+    assert (detailed["items"], detailed["total_count"]) == ([{"name": "to-ship"}, {"name": "a/b"}], 3)
     assert [one["name"] for one in client.get("/api/queues/%2F").json()] == ["to-ship", "a/b"]
     assert [one["name"] for one in client.get("/api/queues/shop").json()] == ["jobs"]
 

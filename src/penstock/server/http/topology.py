@@ -186,6 +186,7 @@ def rows(facts: Facts) -> Sequence[Row]:
     doors = _Queues(facts)
     return (
         Row("GET", "/api/queues", doors.every, "Every queue", LOGIN, many=True),
+        Row("GET", "/api/queues/detailed", doors.every, "Every queue with all of its fields", LOGIN, many=True),
         Row("GET", "/api/queues/{vhost}", doors.every, "Every queue of a vhost", SEES, many=True),
         Row("GET", "/api/queues/{vhost}/{name}", doors.one, "One queue with its consumers", SEES, query=COLUMNS),
     )
