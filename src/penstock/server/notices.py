@@ -33,6 +33,7 @@ from penstock.records.kinds import Kind
 from penstock.records.rights import ADMINISTRATOR, MONITORING, Level
 from penstock.server.follow import Source
 from penstock.server.people.access import ACTING
+from penstock.server.unheard import Unheard
 from penstock.units import parted_address
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class Notices:
         self._untold = deque[tuple[list[_Attended], list[_Known], list[_Attended]]]()
         self.asked: list[tuple[int, int, str]] = []  # from, to: entries of this turn's journal, and who asked for them
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
+        self._unheard = Unheard(runtime.clock.mono)
 
     @contextmanager
     def by(self, user: str) -> Iterator[None]:
@@ -303,6 +305,8 @@ class Notices:
                 counts[kind] += 1
                 if counts[kind] > MANY[kind][0]:
                     continue
+            if about is not None and kind is Kind.QUEUE_DECLARE:
+                self._unheard.made(*about, cast("Mapping[str, object]", header.get("arguments") or {}))
             if about is not None:
                 TOLD[kind].tell(self.feed, time, header, *about, by)
         for kind, count in counts.items():
