@@ -17,10 +17,10 @@ from penstock.records.ddl import parse_ddl
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, SCHEMA_TYPES, MessageType, wrong_type
 from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
-from penstock.spark.taker import COMMON, Taker, whole
+from penstock.spark.taker import COMMON, SHOWN, Taker, whole
 from penstock.units import parse_duration
 from penstock.wire.flight.bookmarks import Point, parse_span
-from penstock.wire.flight.tickets import RANGES_MOST, STATES
+from penstock.wire.flight.tickets import BATCH_ROWS_MOST, RANGES_MOST, STATES
 
 # -- reads
 
@@ -101,6 +101,10 @@ class ReadOptions:
         name = "pattern" if self.is_pattern else "topic"
         return {name: self.topic, "exchange": self.exchange, "filter": self.filter}
 
+    def named(self, field: str) -> str:
+        """The option that gave this field, of those that may."""
+        return next(one.name for one in _READ if one.field == field and one.name in self.given)
+
     @property
     def what(self) -> str:
         """What is read, for a person."""
@@ -115,11 +119,17 @@ class ReadOptions:
         return f"{self.what}{of} in vhost {vhost!r}"
 
 
+def _topic(take: Taker, name: str) -> str | None:
+    """A topic's name, or a pattern, which may be longer: what is none of them is the server's to say."""
+    text = str(take.text(name))
+    return take.name(name) if PATTERN_LETTERS.isdisjoint(text) else text
+
+
 def _states(take: Taker, name: str) -> tuple[str, ...]:
     states = tuple(one.strip() for one in str(take.text(name)).split(","))
     for state in states:
         if state not in STATES:
-            raise InvalidArgument(f"option {name} has {state!r}; there are {', '.join(STATES)}")
+            raise InvalidArgument(f"option {name} has {state[:SHOWN]!r}; there are {', '.join(STATES)}")
     return states
 
 
@@ -129,7 +139,7 @@ def place(text: str) -> str:
     if (number := whole(text)) is not None and len(text) >= MILLISECONDS:
         try:
             return datetime.fromtimestamp(number / 1000, UTC).isoformat()
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, OSError):  # as the C library says it
             raise InvalidArgument(f"{text!r} is no time: milliseconds since 1970 end with the year 9999") from None
     parse_span(text, lambda: Point("epoch"))  # what MOST_RECENT is, and whether it may be said, is the server's
     return text
@@ -189,14 +199,14 @@ def _type(take: Taker, name: str) -> MessageType:
     kind = str(take.text(name))
     if (kind not in SCHEMA_TYPES and wrong_type(kind)) or kind in FIELDLESS:
         known = ", ".join(one for one in (*MESSAGE_TYPES, *SCHEMA_TYPES) if one not in FIELDLESS)
-        raise InvalidArgument(f"option {name} is {kind[:60]!r}, and {known} is what can be parsed")
+        raise InvalidArgument(f"option {name} is {kind[:SHOWN]!r}, and {known} is what can be parsed")
     return kind
 
 
 def _direct(take: Taker, name: str) -> str:
     choice = str(take.text(name)).lower()
     if choice not in DIRECT:
-        raise InvalidArgument(f"option {name} is {choice!r}; there are {', '.join(DIRECT)}")
+        raise InvalidArgument(f"option {name} is {choice[:SHOWN]!r}; there are {', '.join(DIRECT)}")
     return choice
 
 
@@ -242,16 +252,16 @@ class _Option:
 
 
 _READ = (
-    _Option("topic", "topic"),
-    _Option("exchange", "exchange", of=(TOPIC, VIEW, LOG_MODE)),
-    _Option("queue", "queue"),
-    _Option("view", "view"),
+    _Option("topic", "topic", _topic),
+    _Option("exchange", "exchange", Taker.name, (TOPIC, VIEW, LOG_MODE)),
+    _Option("queue", "queue", Taker.name),
+    _Option("view", "view", Taker.name),
     _Option("log", "log", Taker.flag),
     _Option("states", "states", _states, (QUEUE,)),
     _Option("startingLsn", "starting_lsn", Taker.count, (LOG,)),
     _Option("endingLsn", "ending_lsn", Taker.count, (LOG,)),
-    _Option("mode", "mode", lambda take, name: take.word(name, "log", "queue", "changes")),
-    _Option("stream", "stream", of=STREAMS),
+    _Option("mode", "mode", lambda take, name: take.word(name, "log", "queue", "changes"), STREAMS),
+    _Option("stream", "stream", Taker.name, STREAMS),
     _Option("startingBookmark", "starting", _place, (TOPIC, LOG_MODE)),
     _Option("startingOffsets", "starting", _place, (TOPIC, LOG_MODE)),
     _Option("startingTimestamp", "starting", _place, (TOPIC, LOG_MODE)),
@@ -270,7 +280,7 @@ _READ = (
     _Option("parse", "parse", _type),
     _Option("schemaVersion", "schema_version", lambda take, name: take.count(name, 1)),
     _Option("keepSchema", "keep_schema", Taker.flag),
-    _Option("badRecordsTopic", "bad_records_topic"),
+    _Option("badRecordsTopic", "bad_records_topic", Taker.name),
     _Option("rescuedDataColumn", "rescued"),
     _Option("failOnDataLoss", "fail_on_data_loss", Taker.flag),
     _Option("abandon_after", "abandon_after", _abandoning, STREAMS),
@@ -323,6 +333,14 @@ _APART = (
         "option keepSchema keeps what is found in messages: it goes with parse = json, and not with schema",
     ),
     _Apart(
+        lambda one: one.ending_lsn is not None and (one.starting_lsn or 0) > one.ending_lsn,
+        "option startingLsn is {one.starting_lsn}, and endingLsn {one.ending_lsn}: that ends before it begins",
+    ),
+    _Apart(
+        lambda one: one.queue is not None and one.max_rows > BATCH_ROWS_MOST,
+        f"option maxRowsPerTrigger is {{one.max_rows}}, and at most {BATCH_ROWS_MOST} of a queue are a batch",
+    ),
+    _Apart(
         lambda one: one.min_rows is not None and one.min_rows > one.max_rows,
         "option minRowsPerTrigger is {one.min_rows}, and a batch has {one.max_rows} messages at most: "
         "maxRowsPerTrigger says so",
@@ -370,8 +388,8 @@ def refuse_idle(options: ReadOptions, read: str) -> None:
 def _source(take: Taker, values: Mapping[str, Any]) -> dict[str, str]:
     """What `load(name)` stands for.  InvalidArgument unless exactly one thing is read."""
     named = [name for name in ("topic", "queue", "view", "log") if values.get(name)]
-    path = take.text("path")
-    if path is not None:
+    if take.text("path") is not None:
+        path = str(_topic(take, "path"))
         if named:
             raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
         return {"queue" if values.get("mode") in ("queue", "changes") else "topic": path}

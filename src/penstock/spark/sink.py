@@ -30,7 +30,9 @@ from penstock.spark.sink_rows import Outgoing, outgoing, pieces
 from penstock.spark.taker import Taker
 
 APP_MOST = 255
-"""Bytes of `txnAppId`, and of the id that a server knows it by."""
+"""Bytes of the id that a server knows an application by."""
+
+VERSION_MOST = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE
             "topic or queue with df.write, or in a CREATE TEMPORARY VIEW and INSERT INTO it"
         )
     take = Taker(given, WRITE)
-    topic, queue, path = take.text("topic"), take.text("queue"), take.text("path")
+    topic, queue, path = take.name("topic"), take.name("queue"), take.name("path")
     if sum(value is not None for value in (topic, queue, path)) > 1:
         raise InvalidArgument("options topic, queue and save(name) exclude each other: give one of them")
     if queue is not None and take.text("exchange"):
@@ -103,8 +105,8 @@ def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE
     return WriteOptions(
         take.where(patience_s),
         topic or queue or path,
-        take.text("exchange") or "",
-        take.text("settleStream"),
+        take.name("exchange") or "",
+        take.name("settleStream"),
         take.text("checkpointLocation"),
         take.text("queryName") or "",
         queue is not None,
@@ -116,14 +118,12 @@ def write_options(given: Mapping[str, str], patience_s: float = DEFAULT_PATIENCE
 
 
 def _transaction(take: Taker) -> Transaction | None:
-    app, version = take.text("txnAppId"), take.count("txnVersion")
+    app, version = take.name("txnAppId"), take.count("txnVersion", most=VERSION_MOST)
     if app is None and version is None:
         return None
     if app is None or version is None:
         given, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
         raise InvalidArgument(f"option {given} goes with {missing}: together they say which write this is")
-    if len(app.encode()) > APP_MOST:
-        raise InvalidArgument(f"option txnAppId has {len(app.encode())} bytes; at most {APP_MOST} are allowed")
     return Transaction(app, version)
 
 

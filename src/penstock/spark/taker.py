@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.tokens import login_of
 from penstock.spark.remote import Where
 from penstock.units import parse_duration, parse_size
-from penstock.wire.fields import nearest
+from penstock.wire.fields import LSN_MAX, NAME_LIMIT, nearest
 
 COMMON = (
     "url", "user", "password", "token", "ca", "cert", "key", "verify", "vhost", "topic", "exchange", "queue", "path",
@@ -32,18 +32,18 @@ OURS = frozenset(
 SHOWN = 60
 """Letters of a value that an error has."""
 
-_WHOLE, _MOST = re.compile("[0-9]{1,19}"), 2**63 - 1
+_WHOLE, _DIGITS = re.compile("[0-9]+"), 19
 
 
 def whole(text: str) -> int | None:
-    """A number of as many digits as 64 bits have; None for any other text."""
-    return int(text) if _WHOLE.fullmatch(text) else None
+    """A number, of which digits beyond those of 64 bits say no more than that it is too large; None for other text."""
+    return int(text[: _DIGITS + 1]) if _WHOLE.fullmatch(text) else None
 
 
-def _bounded(name: str, number: int, most: int = _MOST) -> int:
-    """The number of an option, which 64 bits have."""
+def _bounded(name: str, value: str, number: int, most: int = LSN_MAX) -> int:
+    """The number of an option, which the server takes too."""
     if number > most:
-        raise InvalidArgument(f"option {name} is {number}, and at most {most} is allowed")
+        raise InvalidArgument(f"option {name} is {value[:SHOWN]}, and at most {most} is allowed")
     return number
 
 
@@ -67,41 +67,49 @@ class Taker:
         """Its text, or None when absent or empty."""
         return self._given.get(name.lower()) or None
 
+    def name(self, name: str) -> str | None:
+        """The name of something on the server.  InvalidArgument for one that is longer than names are."""
+        value = self.text(name)
+        if value is not None and (size := len(value.encode())) > NAME_LIMIT:
+            raise InvalidArgument(f"option {name} has {size} bytes; at most {NAME_LIMIT} are allowed")
+        return value
+
     def flag(self, name: str, default: bool = False) -> bool:
         """An option that is `true` or `false`, in any case.  InvalidArgument for other text."""
         value = self.text(name)
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise InvalidArgument(f"option {name} is {value!r}, not true or false")
+            raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not true or false")
         return value.lower() == "true"
 
-    def count(self, name: str, low: int = 0, most: int = _MOST) -> int | None:
+    def count(self, name: str, low: int = 0, most: int = LSN_MAX) -> int | None:
         """A whole number from `low` to `most`."""
         value = self.text(name)
         if value is None:
             return None
         if (number := whole(value)) is None or number < low:
             raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not a whole number of at least {low}")
-        return _bounded(name, number, most)
+        return _bounded(name, value, number, most)
 
     def size(self, name: str) -> int | None:
         """Bytes: a number, or text with a unit."""
         value = self.text(name)
         if value is None:
             return None
-        if (number := whole(value)) is not None:
-            return _bounded(name, number)
         try:
-            return parse_size(value)
+            number = parse_size(value) if (number := whole(value)) is None else number
         except ValueError as error:
             raise InvalidArgument(f"option {name}: {error}") from None
+        if not number:
+            raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, and at least 1 byte is needed")
+        return _bounded(name, value, number)
 
     def word(self, name: str, *words: str) -> str | None:
         """An option that is one of these words.  InvalidArgument names them."""
         value = self.text(name)
         if value is not None and value not in words:
-            raise InvalidArgument(f"option {name} is {value!r}, not {', '.join(words[:-1])} or {words[-1]}")
+            raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, not {', '.join(words[:-1])} or {words[-1]}")
         return value
 
     def either(self, *names: str) -> str | None:

@@ -18,7 +18,10 @@ from penstock.spark.options import (
     read_options,
     refuse_idle,
 )
+from penstock.spark.reading.batch import SnapshotReader
+from penstock.spark.sink import write_options
 from penstock.spark.source import PenstockSource
+from penstock.testing import Broker
 
 READ_AS = {
     TOPIC: {"topic": "t"},
@@ -42,6 +45,7 @@ SAID = {
     "endingBookmark": ("NOW", (TOPIC,)),
     "endingOffsets": ("latest", (TOPIC,)),
     "filter": ("/id > 1", (TOPIC, QUEUE, VIEW, LOG_MODE)),
+    "mode": ("log", STREAMS),
     "maxRowsPerTrigger": ("5", STREAMS),
     "maxBytesPerTrigger": ("5", STREAMS),
     "minRowsPerTrigger": ("5", (LOG_MODE, QUEUE_MODE)),
@@ -119,3 +123,45 @@ def test_bad_records_do_not_go_where_they_come_from(read: dict[str, str], return
         return
     with pytest.raises(InvalidArgument, match="option badRecordsTopic is 't', which is read here"):
         read_options(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (READ_AS[LOG] | {"startingLsn": "5", "endingLsn": "3"}, "startingLsn is 5, and endingLsn 3: that ends before"),
+        (READ_AS[LOG] | {"startingLsn": str(2**53)}, "startingLsn is 9007199254740992, and at most 9007199254740991"),
+        (READ_AS[LOG] | {"endingLsn": "9" * 20}, "endingLsn is 99999999999999999999, and at most 9007199254740991"),
+        (READ_AS[LOG_MODE] | {"maxBytesPerTrigger": "8192TiB"}, "maxBytesPerTrigger is 8192TiB, and at most 9007199"),
+        (READ_AS[LOG_MODE] | {"maxBytesPerTrigger": "0"}, "maxBytesPerTrigger is '0', and at least 1 byte is needed"),
+        (READ_AS[QUEUE_MODE] | {"maxRowsPerTrigger": "10000001"}, "maxRowsPerTrigger is 10000001, and at most 1000000"),
+        (READ_AS[LOG_MODE] | {"readFrom": "x" * 5000}, f"readFrom is '{'x' * 60}', not leader or followers"),
+        *((READ_AS[TOPIC] | {name: "x" * 256}, f"{name} has 256 bytes; at most 255 are allowed")
+          for name in ("topic", "exchange", "stream", "badRecordsTopic")),
+        *(({name: "x" * 256}, f"{name} has 256 bytes; at most 255 are allowed") for name in ("queue", "view", "path")),
+    ],
+)  # fmt: skip
+def test_a_limit_is_told_by_the_name_of_its_option(given: dict[str, str], told: str) -> None:
+    """And not by a server's word for it, when the query runs already."""
+    with pytest.raises(InvalidArgument, match=f"^option {told}"):
+        read_options(given)
+
+
+@pytest.mark.parametrize("name", ["topic", "queue", "path", "exchange", "settleStream", "txnAppId"])
+def test_a_name_that_no_server_takes_is_told_before_rows_are_computed(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^option {name} has 256 bytes; at most 255 are allowed"):
+        write_options({"url": "penstock://localhost", "txnVersion": "1", name: "\u00fc" * 128})
+
+
+def test_bounds_of_a_read_leave_nothing_or_are_refused() -> None:
+    """An `endingLsn` of 0 is before all records, and two places in the wrong order are no range."""
+    with Broker() as broker:
+        broker.publish("t", b"{}")
+
+        def parts(**given: str) -> int:
+            return len(SnapshotReader(read_options({"url": broker.flight_url, **given}), None).partitions())  # type: ignore[arg-type]  # no rows are read
+
+        assert (parts(log="true"), parts(log="true", endingLsn="0"), parts(topic="t")) == (1, 0, 1)
+        assert parts(topic="t", startingBookmark="NOW", endingBookmark="NOW") == 0
+        told = "^option startingTimestamp is '2999-01-01', which is LSN .*, and endingOffsets 'EPOCH', LSN 1: that ends"
+        with pytest.raises(InvalidArgument, match=told):
+            parts(topic="t", startingTimestamp="2999-01-01", endingOffsets="EPOCH")

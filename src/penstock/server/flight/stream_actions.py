@@ -27,7 +27,7 @@ from penstock.server.flight.streams import SOON_S, Planner, Question, Siblings
 from penstock.server.replaying.log_source import parse_rate
 from penstock.units import format_duration
 from penstock.wire.fields import LSN_MAX, VHOST, count, duration, flag, name, text, texts
-from penstock.wire.flight.tickets import RANGES_MOST, TEXT_LIMIT
+from penstock.wire.flight.tickets import BATCH_ROWS_MOST, RANGES_MOST, TEXT_LIMIT
 
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
@@ -47,11 +47,11 @@ which knows of plans; a look at a queue without ready messages costs the loop li
 PLAN_WAIT_MAX_US = 10_000_000
 WAIT_MAX_US = 10_000_000
 SIBLINGS_MOST = 100
-ROWS_DEFAULT, ROWS_MOST = 10_000, 10_000_000
+ROWS_DEFAULT = 10_000
 FIGURE_MOST = 1 << 53
 
 _STREAM, _EPOCH, _START = name("stream"), count("epoch"), count("start", needed=True)
-_ROWS, _BESIDE = count("max_rows", 1, ROWS_MOST, ROWS_DEFAULT), texts("beside", SIBLINGS_MOST, ())
+_ROWS, _BESIDE = count("max_rows", 1, BATCH_ROWS_MOST, ROWS_DEFAULT), texts("beside", SIBLINGS_MOST, ())
 _FAIL = flag("fail_on_data_loss", True)
 BATCH = count("batch", 1, needed=True)
 ORIGIN = count("origin", high=2**63 - 1)
@@ -81,7 +81,7 @@ class StreamActions:
                 "stream, epoch, start, max_rows, min_rows, wait, beside, lost: settle to start, grant the next batch",
                 LOGIN,
                 (
-                    _STREAM, _EPOCH, _START, _ROWS, duration("wait", 0), count("min_rows", 0, ROWS_MOST, 0),
+                    _STREAM, _EPOCH, _START, _ROWS, duration("wait", 0), count("min_rows", 0, BATCH_ROWS_MOST, 0),
                     flag("lost"), _BESIDE,
                 ),
                 Gatekeeper.stream,

@@ -18,6 +18,7 @@ from penstock.spark.executor import spare_modules
 from penstock.spark.reading.parts import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
+from penstock.wire.fields import LSN_MAX
 
 if TYPE_CHECKING:
     from penstock.spark.options import ReadOptions
@@ -66,7 +67,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 )
             start = max(asked, first)
             held = hold(server, start)
-        end = min(options.ending_lsn or 2**53, int(where["durable"]) + 1)
+        end = min(LSN_MAX if options.ending_lsn is None else options.ending_lsn, int(where["durable"]) + 1)
         ranges = _split(start, max(start, end), options, lambda: _log(server, start, end))
         return [LogPart(a, b, held, i) for i, (a, b) in enumerate(ranges)]
 
@@ -94,9 +95,14 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
                 f"startingBookmark is LSN {start}, and retention has removed what lies before LSN {where['first']}; "
                 "start later, or set failOnDataLoss to false"
             )
-        start = max(start, int(where["first"]))
         if options.ending is not None:
             end = min(end, int(server.act("position", bookmark=options.ending)["start"]))
+            if int(where["first"]) <= end < start:  # of what retention has passed nobody knows
+                raise InvalidArgument(
+                    f"option {options.named('starting')} is {options.starting!r}, which is LSN {start}, and "
+                    f"{options.named('ending')} {options.ending!r}, LSN {end}: that ends before it begins"
+                )
+        start = max(start, int(where["first"]))
         return int(where["origin"]), start, max(start, end)
 
     # -- views

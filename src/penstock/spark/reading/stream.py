@@ -28,6 +28,7 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
+from penstock.wire.flight.tickets import BATCH_ROWS_MOST
 
 if TYPE_CHECKING:
     from penstock.spark.options import ReadOptions
@@ -158,9 +159,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Spark's: nothing depends on it."""
 
 
-ROWS_MOST = 10_000_000
-"""Messages that a server gives out as one batch at most; Spark asks for all there are with the trigger `once`."""
-
 SAMPLE_ROWS = 200
 """Messages whose size stands for that of all, where a batch is limited by bytes."""
 
@@ -179,7 +177,7 @@ class LimitedStreamReader(StreamReader):
 
     def rows_max(self, limit: ReadLimit) -> int:
         """Rows of the next batch at most."""
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ROWS_MOST
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_ROWS_MOST  # `once` asks for all
         if self.options.max_bytes is not None:
             if self._limit is None:
                 size = self.mean_size()

@@ -110,6 +110,9 @@ BACKLOG_MOST = 1_000_000
 RANGES_MOST = 10_000
 """Parts in which one read, or one batch of a stream, may be asked for."""
 
+BATCH_ROWS_MOST = 10_000_000
+"""Messages of a queue that may be asked for as one batch of a stream."""
+
 
 REPLAY_COLUMNS = tuple(name for name in MESSAGES.names if name != "state")
 LOG_COLUMNS = (
