@@ -201,6 +201,8 @@ def test_protobuf_fields() -> None:
     for bad in (behind(3, b""), behind(3, b"", b"\x02\x0a"), behind(3, b"", b"\x01"), behind(3, b"\xff" * 9), b""):
         with pytest.raises(ValueError, match="."):
             numbered.read(bad)
+    with pytest.raises(ValueError, match="a message 8388607 levels deep, at most 100 are read"):  # and not counted to
+        numbered.read(behind(3, b"", b"\xfe\xff\xff\x07"))
     nested = b""
     for _ in range(300):
         nested = b"\x12" + bytes([len(nested) & 0x7F | 0x80, len(nested) >> 7]) + nested
@@ -208,6 +210,23 @@ def test_protobuf_fields() -> None:
         row.read(b"\x1a" + bytes([len(nested) & 0x7F | 0x80, len(nested) >> 7]) + nested)
     with pytest.raises(ValueError, match="more than 1000000 values"):
         row.read(b"\x1a\x00" * 400_000)
+
+
+@pytest.mark.parametrize("name", ["Timestamp", "Duration", "FieldMask", "Any", "Struct", "Value", "UInt32Value", "Own"])
+def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str) -> None:
+    """The mapping to JSON asked for fields that it had not, and its AttributeError went on to whoever read the body."""
+    theirs = descriptor_pb2.FileDescriptorProto(
+        name="google/protobuf/wrappers.proto", package="google.protobuf", syntax="proto3"
+    )
+    theirs.message_type.add(name=name).field.add(name="own", number=1, type=9, label=1)
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", syntax="proto3", dependency=[theirs.name])
+    file.message_type.add(name="A").field.add(
+        name="in", number=1, type=11, label=1, type_name=f".google.protobuf.{name}"
+    )
+    files = b64encode(descriptor_pb2.FileDescriptorSet(file=[theirs, file]).SerializeToString()).decode()
+    row = body_type(packed("protobuf", {0: [files, "A"]}))
+    assert row.read(b"\x0a\x03\x0a\x01x") == {"in": {"own": "x"}}
+    assert row.read(b"\x0a\x00") == {"in": {"own": ""}}
 
 
 @pytest.mark.parametrize(
@@ -236,6 +255,12 @@ def test_a_schema_is_nested_and_wide_within_bounds() -> None:
         deep = {"type": "array", "items": deep}
     with pytest.raises(InvalidArgument, match="nested more than 64"):
         body_type(packed("avro", {0: orjson.dumps(deep).decode()}))
+    chain: list[Any] = [{"type": "record", "name": "C0", "fields": [{"name": "f", "type": "int"}]}]
+    for level in range(1, 70):  # none says more than the name of the one before; of 9990 three bytes ended the process
+        chain.append({"type": "record", "name": f"C{level}", "fields": [{"name": "f", "type": f"C{level - 1}"}]})
+    assert body_type(packed("avro", {0: orjson.dumps(chain[:63]).decode()})).read(b"\x02\x06") == {"f": {"f": 3}}
+    with pytest.raises(InvalidArgument, match="nested more than 64"):
+        body_type(packed("avro", {0: orjson.dumps(chain).decode()}))
     wide: Any = {"type": "record", "name": "R0", "fields": [{"name": "n", "type": "null"}]}
     for level in range(1, 25):  # each twice the one before: 2**24 values in no byte
         fields = [{"name": "a", "type": wide}, {"name": "b", "type": f"R{level - 1}"}]

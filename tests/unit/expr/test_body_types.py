@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -209,6 +210,19 @@ def test_depth_is_bounded(kind: str, write: object) -> None:
     for levels in (DEPTH + 5, 100_000):
         with pytest.raises(ValueError, match="."):
             row.read(write(levels))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("head", [b"\xdc\x3f\x00", b"\xdd\x00\x00\x3f\x00"])
+def test_lists_that_say_more_than_they_hold_get_no_room(head: bytes) -> None:
+    """Room was made for each as it was met: 16 KiB took 70 MiB and 70 ms."""
+    body = head * 1000 + b"\0" * (16_384 - 1000 * len(head))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="."):
+            body_type("msgpack").read(body)  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @ALL

@@ -124,39 +124,41 @@ def _with_decimals(schema: Any) -> Any:
 
 
 class _Bounds:
-    """How many values a datum is beyond `RATIO_MOST` for each of its bytes, and how many it is beside its lists.
+    """How many values a datum is beyond `RATIO_MOST` for each of its bytes, how many beside its lists, how many levels.
 
     Where the first is none for the items of each list, a body has so many values at most for each of its bytes.
+    fastavro reads levels by calls in C, which nothing but the end of the stack stops.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names = names
-        self._known: dict[str, tuple[int, int]] = {}
+        self._known: dict[str, tuple[int, int, int]] = {}
 
-    def of(self, schema: Any, inside: tuple[str, ...], levels: int = DEPTH_MOST) -> tuple[int, int]:
-        """Both.  ValueError for what has no bounds.  inside: names of what is open."""
+    def of(self, schema: Any, inside: tuple[str, ...], levels: int = DEPTH_MOST) -> tuple[int, int, int]:
+        """All three.  ValueError for what has no bounds.  inside: names of what is open."""
         if levels < 0:
-            raise ValueError(f"a schema that is nested more than {DEPTH_MOST} levels deep")
+            raise _too_deep()
         if isinstance(schema, list):
             found = [self.of(one, inside, levels - 1) for one in schema]
             if not found:
                 raise ValueError("a choice of nothing")
-            return max(beyond for beyond, _ in found) - RATIO_MOST, max(width for _, width in found)
+            beyond, width, height = map(max, zip(*found, strict=True))
+            return beyond - RATIO_MOST, width, height + 1
         if isinstance(schema, str):
-            return (1 - RATIO_MOST * _SIZES[schema], 1) if schema in _SIZES else self._named(schema, inside, levels)
+            return (1 - RATIO_MOST * _SIZES[schema], 1, 0) if schema in _SIZES else self._named(schema, inside, levels)
         kind = schema["type"]
         match kind:
             case "array" | "map":
-                beyond, width = self.of(schema["items" if kind == "array" else "values"], inside, levels - 1)
+                beyond, width, height = self.of(schema["items" if kind == "array" else "values"], inside, levels - 1)
                 if beyond + (1 - RATIO_MOST) * (kind == "map") > 0:
                     raise ValueError(f"a list whose items are {width} values in next to no bytes: it has no bounds")
-                return 1 - RATIO_MOST, 1
+                return 1 - RATIO_MOST, 1, height + 1
             case "record" | "error" | "enum" | "fixed":
                 return self._named(schema["name"], inside, levels)
             case _:
                 return self.of(kind, inside, levels - 1)
 
-    def _named(self, name: str, inside: tuple[str, ...], levels: int) -> tuple[int, int]:
+    def _named(self, name: str, inside: tuple[str, ...], levels: int) -> tuple[int, int, int]:
         if name in inside:
             raise ValueError(f"{name} contains itself: it has no bounds")
         found = self._known.get(name)
@@ -164,16 +166,23 @@ class _Bounds:
             schema = self._names[name]
             match schema["type"]:
                 case "enum":
-                    found = 1 - RATIO_MOST, 1
+                    found = 1 - RATIO_MOST, 1, 0
                 case "fixed":
                     size = int(schema["size"])
                     if size < 0:
                         raise ValueError(f"{name} has a size of {size}")
-                    found = 1 - RATIO_MOST * size, 1
+                    found = 1 - RATIO_MOST * size, 1, 0
                 case _:
                     parts = [self.of(one["type"], (*inside, name), levels - 1) for one in schema["fields"]]
-                    found = 1 + sum(beyond for beyond, _ in parts), 1 + sum(width for _, width in parts)
+                    beyond, width = (1 + sum(part[at] for part in parts) for at in (0, 1))
+                    found = beyond, width, 1 + max((height for _, _, height in parts), default=0)
             if found[1] > VALUES_MOST:
                 raise ValueError(f"{name} has more than {VALUES_MOST} values")
             self._known[name] = found
+        if found[2] > levels:
+            raise _too_deep()
         return found
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"a schema that is nested more than {DEPTH_MOST} levels deep")

@@ -79,6 +79,10 @@ _OF_MSGPACK: dict[type, Told] = {
 
 def _unpacked(body: bytes) -> object:
     try:
+        if b"\xdc" in body or b"\xdd" in body:  # a long list may be in it, for which room is made before its items come
+            whole = msgpack.Unpacker(max_buffer_size=len(body), strict_map_key=False)
+            whole.feed(body)
+            whole.skip()
         return msgpack.unpackb(body, raw=False, strict_map_key=False, timestamp=0)
     except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from None

@@ -2,7 +2,8 @@
 
 A field that is absent is not there where it could have been said (messages, `optional`, `oneof`), and else has its
 default.  Enums are their names, or numbers that have none.  Google's well-known types are what protobuf's own mapping
-to JSON makes of them: a Timestamp is ISO 8601, a Struct an object.
+to JSON makes of them: a Timestamp is ISO 8601, a Struct an object; where files say otherwise what these are, theirs are
+read by their fields as all others.
 
 protobuf's parser bounds how deep a body is nested.  How much a few bytes may become is bounded here (`VALUES_MOST`).
 """
@@ -15,7 +16,18 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    duration_pb2,
+    field_mask_pb2,
+    json_format,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
@@ -25,9 +37,18 @@ from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
 VALUES_MOST = 1_000_000
 """Values of one body."""
 
+PLACES_MOST = 100
+"""Levels of messages within messages that a body may name: protobuf reads no files with more."""
+
 Told = Callable[[Any], object]
 
 _WELL_KNOWN = "google.protobuf."
+_WRAPPERS = wrappers_pb2.DESCRIPTOR
+_SPECIAL = (
+    any_pb2.DESCRIPTOR, duration_pb2.DESCRIPTOR, field_mask_pb2.DESCRIPTOR, struct_pb2.DESCRIPTOR,
+    timestamp_pb2.DESCRIPTOR, _WRAPPERS,
+)  # fmt: skip
+"""Files of messages that the mapping to JSON has rules of their own for, by their names."""
 
 
 def protobuf_reading(schemas: Schemas) -> Reading:
@@ -53,8 +74,8 @@ def protobuf_reading(schemas: Schemas) -> Reading:
 def _places(body: bytes, at: int) -> tuple[list[int], int]:
     """Which message of its file a body behind an id is: indexes, each within the one before; and where it begins."""
     count, at = _zigzag(body, at)
-    if not 0 <= count <= len(body):
-        raise ValueError("it does not say which message it is")
+    if not 0 <= count <= PLACES_MOST:
+        raise ValueError(f"it says that it is a message {count} levels deep, at most {PLACES_MOST} are read")
     places = list[int]()
     for _ in range(count):
         place, at = _zigzag(body, at)
@@ -100,6 +121,7 @@ class _Messages:
             self.wanted: Descriptor = pool.FindMessageTypeByName(name)
         except (DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"no message {name[:60]!r} in these files: {str(error)[:200]}") from None
+        self._mapped = _googles_own(pool)
         self._classes: dict[str, Any] = {}
         self._plans: dict[str, list[tuple[FieldDescriptor, Told | None]]] = {}
 
@@ -124,7 +146,7 @@ class _Messages:
 
     def _plain(self, message: Any, budget: _Budget) -> object:
         about: Descriptor = message.DESCRIPTOR
-        if about.full_name.startswith(_WELL_KNOWN):
+        if self._mapped and about.full_name.startswith(_WELL_KNOWN):
             budget.take(message.ByteSize())
             try:
                 return json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -161,6 +183,34 @@ class _Messages:
         if inner is not None:
             return [self._plain(one, budget) for one in values]
         return list(values) if told is None else [told(one) for one in values]
+
+
+def _googles_own(pool: Any) -> bool:
+    """Whether what has a name of Google's here has its fields: else the mapping to JSON asks for fields it has not."""
+    for file in _SPECIAL:
+        for name, ours in file.message_types_by_name.items():
+            try:
+                theirs = pool.FindMessageTypeByName(_WELL_KNOWN + name)
+            except KeyError:
+                continue
+            if _shape(theirs) != _shape(ours):
+                return False
+    try:
+        wrappers = pool.FindFileByName(_WRAPPERS.name)  # which are known by their file
+    except KeyError:
+        return True
+    return wrappers.package == _WRAPPERS.package and set(wrappers.message_types_by_name) <= set(
+        _WRAPPERS.message_types_by_name
+    )
+
+
+def _shape(message: Descriptor) -> object:
+    """Its fields, and those of what it has within."""
+    fields = {
+        one.name: (one.number, one.type, one.is_repeated, one.message_type and one.message_type.full_name)
+        for one in message.fields
+    }
+    return fields, message.GetOptions().map_entry, {one.name: _shape(one) for one in message.nested_types}
 
 
 def _told(field: FieldDescriptor) -> Told | None:
