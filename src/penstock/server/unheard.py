@@ -22,7 +22,7 @@ class Unheard:
     """What the log has said of them.  Belongs to the loop's thread."""
 
     def __init__(self, mono: Callable[[], int]) -> None:
-        """mono: microseconds."""
+        """mono: microseconds that never go back."""
         self._mono = mono
         self._told = dict[str, int]()  # by argument: when
 
