@@ -23,7 +23,7 @@ from penstock.records.entries import Control, Entry, Group, Moves, Publishes
 from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, PUBLISHES, Kind, State
 
 Verb: TypeAlias = Literal["leave", "back", "activate", "gone", "end", "anew", "look"]
-"""`anew`: gather all again; `look`: there may be a source that was not there before, or no longer."""
+"""`anew`: gather all again; `look`: there may be a source that was not there, or none now, or one of other bodies."""
 
 _MOVED: Mapping[State | None, Verb] = {"ready": "back", "leased": "leave", "delayed": "leave", "gone": "gone"}
 
@@ -32,7 +32,7 @@ _VERBS: Mapping[Kind, Verb] = {
     Kind.QUEUE_DELETE: "end",
     Kind.RECOVERED: "anew",
 }
-_SHAPES = frozenset((Kind.QUEUE_DECLARE, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE))
+_SHAPES = frozenset((Kind.QUEUE_DECLARE, Kind.QUEUE_ALTER, Kind.TOPIC_DECLARE, Kind.TOPIC_DELETE))
 _RECORDS = frozenset((Kind.SOW_PUT, Kind.SOW_DROP))
 
 READS = PUBLISHES | _VERBS.keys() | _SHAPES | _RECORDS | {Kind.TOOK}

@@ -206,7 +206,7 @@ MEANINGS: Mapping[Kind, Meaning] = {
     Kind.QUEUE_ALTER: Meaning(
         'queue; {"settings"}: the whole new settings, its own and in force; or {"changed", "ruling"}: those in force '
         "that are others now, and why",
-        ("fold", "audit", "events", "links"),
+        ("fold", "audit", "views", "events", "links"),
         "synced",
     ),
     Kind.QUEUE_DELETE: Meaning('queue; {"vhost"}', (*_MOVES, "events", "links"), "synced"),

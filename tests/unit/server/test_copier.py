@@ -189,7 +189,7 @@ def test_a_publisher_that_waited_for_room_waits_for_nobody_else(monkeypatch: pyt
     upload = read_upload(receive(pa.record_batch({"body": [b"x"]}), PUBLISHED, Bounds()), "out", Bounds())
     answer: Answer[Published] = Answer()
     house.room(monkeypatch, False)
-    publishing._decide(Publish("out"), upload, None, None, None, answer)
+    publishing._decide("guest", Publish("out"), upload, None, None, None, answer)
     life.run()
     assert not answer.given
     house.room(monkeypatch, True)

@@ -236,6 +236,20 @@ def test_who_has_asked_already_gets_bodies_of_a_schema_that_comes_later() -> Non
         assert [message.body[4] for message in high.take()] == [9]
 
 
+def test_a_view_reads_bodies_of_a_schema_that_comes_later() -> None:
+    """They were counted, and had no fields."""
+    first, later = avro({7: ORDER}), avro({7: ORDER, 9: ORDER})
+    body = SAMPLES["avro"].body(ORDERS[0])
+    view = {"name": "v", "source": "q", "select": ["COUNT(1) AS /n", "SUM(/total) AS /sum"]}
+    with Broker(config={"queue": [{"name": "q", "message_type": first}], "view": [view]}) as one:
+        one.publish("q", b"\0\0\0\0\x09" + body)
+        one.publish("q", b"\0\0\0\0\x07" + body)
+        assert [row.json() for row in one.sow("v")] == [{"n": 2, "sum": 7}]
+        one.alter("q", message_type=later)
+        one.publish("q", b"\0\0\0\0\x09" + body)
+        assert [row.json() for row in one.sow("v")] == [{"n": 3, "sum": 21}]
+
+
 @ALL
 def test_a_key_of_conflation(sample: Sample, ids: Any) -> None:
     with broker(sample, topic={"key": [sample.path("id")]}) as one:

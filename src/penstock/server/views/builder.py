@@ -20,7 +20,7 @@ from penstock.core.sow.index import Index
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Moved, Noted
 from penstock.server.views.evaluating import PORTION, portion
-from penstock.server.views.row_source import name_of, read_by
+from penstock.server.views.row_source import name_of, read_by, type_of
 from penstock.server.views.step_worker import Worker
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ class Builder:
         return found if live.only is None or (found is not None and name_of(found) == live.only) else None
 
     def look(self, live: Live) -> None:
-        """A queue or topic was declared or deleted: the view may have another source now."""
+        """A queue or topic was declared, altered or deleted: the view may have another source, or type of bodies."""
         try:
             source = self._source(live)
-            if (0 if source is None else source.id) != live.source:
+            if live.source != (0 if source is None else source.id) or (source and live.message_type != type_of(source)):
                 if live.source:
                     self.detach(live)
                 self._attach(live)
@@ -107,7 +107,7 @@ class Builder:
             self._let_go(live)
             return
         live.source = source.id
-        live.message_type = (source.rule if isinstance(source, Sow) else source.settings).message_type
+        live.message_type = type_of(source)
         live.since = core.last_lsn
         worker.by_source.setdefault(source.id, []).append(live)
         known = source.id in worker.feed.watched

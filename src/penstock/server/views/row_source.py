@@ -112,6 +112,11 @@ def name_of(found: Sow | Queue) -> tuple[str, ...]:
     return found.key if isinstance(found, Sow) else (found.vhost, found.name)
 
 
+def type_of(found: Sow | Queue) -> MessageType:
+    """What its bodies are, at present."""
+    return (found.rule if isinstance(found, Sow) else found.settings).message_type
+
+
 def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Ints, MessageType]:
     """LSNs of what is available in a queue, or of the records of a topic with a key; ascending.  And their type.
 
@@ -121,10 +126,10 @@ def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Ints, M
     if found is None:
         found = core.sow(vhost, exchange, name)  # says what is wrong with the name
     if isinstance(found, Sow):
-        return np.sort(found.index.snapshot().arrays()[1]), found.rule.message_type
+        return np.sort(found.index.snapshot().arrays()[1]), type_of(found)
     chunks = [view(chunk) for chunk in core.queue(vhost, name).chunks(*AVAILABLE)]
     there: Ints = np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
-    return there, found.settings.message_type
+    return there, type_of(found)
 
 
 def topic_of(core: Core, vhost: str, name: str) -> Sow | None:

@@ -272,7 +272,7 @@ class Views:
         self._builder.again(live)
 
     def _look(self) -> None:
-        """A queue or topic was declared or deleted."""
+        """A queue or topic was declared, altered or deleted."""
         for live in self._all():
             if live.above is None and not live.stopped:
                 self._builder.look(live)
