@@ -19,6 +19,8 @@ from penstock.spark.options import (
     refuse_idle,
 )
 from penstock.spark.reading.batch import SnapshotReader
+from penstock.spark.reading.bodies import type_of
+from penstock.spark.remote import remote
 from penstock.spark.sink import write_options
 from penstock.spark.source import PenstockSource
 from penstock.testing import Broker
@@ -165,3 +167,12 @@ def test_bounds_of_a_read_leave_nothing_or_are_refused() -> None:
         told = "^option startingTimestamp is '2999-01-01', which is LSN .*, and endingOffsets 'EPOCH', LSN 1: that ends"
         with pytest.raises(InvalidArgument, match=told):
             parts(topic="t", startingTimestamp="2999-01-01", endingOffsets="EPOCH")
+
+
+@pytest.mark.parametrize("read", [{"queue": "b"}, {"topic": "t"}])
+def test_columns_of_bodies_without_fields_are_refused(read: dict[str, str]) -> None:
+    """Each body was a bad one, and with badRecordsTopic a stream put the whole queue aside."""
+    with Broker({"queue": [{"name": "b", "underlying_topic": "t", "message_type": "binary"}]}) as broker:
+        options = read_options({"url": broker.flight_url, "schema": "id bigint", **read})
+        with pytest.raises(InvalidArgument, match=f"and those of {options.what} are binary, which has none$"):
+            type_of(remote(options.where), options)

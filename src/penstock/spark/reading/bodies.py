@@ -34,7 +34,7 @@ import pyarrow as pa
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import body_type
 from penstock.records.compute import compute
-from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, named, needed_of
+from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, named, needed_of
 from penstock.records.properties import EMPTY
 from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.executor import task_of
@@ -62,7 +62,7 @@ REASON = 300
 def type_of(server: Remote, options: ReadOptions) -> MessageType:
     """What the server says that the bodies are; of several topics JSON.
 
-    InvalidArgument where option `parse` says another type.
+    InvalidArgument where option `parse` says another type, and where columns are asked for of bodies that have none.
     """
     if options.log or options.is_pattern:
         return JSON
@@ -71,6 +71,10 @@ def type_of(server: Remote, options: ReadOptions) -> MessageType:
     if options.parse not in {None, WHATEVER, kind, kind.partition(":")[0]}:  # with its schema, or by its name alone
         asked = named(str(options.parse))
         raise InvalidArgument(f"option parse is {asked}, and the bodies of {options.what} are {named(kind)}")
+    if options.parse and kind in FIELDLESS:  # else every body were a bad one, and all might be put aside
+        raise InvalidArgument(
+            f"options schema and parse are for fields of bodies, and those of {options.what} are {kind}, which has none"
+        )
     return kind
 
 
