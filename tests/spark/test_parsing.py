@@ -92,6 +92,7 @@ def test_a_body_gives_the_same_whatever_stands_beside_it(name: str, effort: int)
     ("kind", "value", "wanted"),
     [
         ("bigint", "5.0", 5),
+        ("bigint", "-3915263.8178671e12", -3_915_263_817_867_100_000),
         ("bigint", "1700000000123456789", 1_700_000_000_123_456_789),
         ("double", "1700000000123456789", 1.7000000001234568e18),
         ("double", '"-INF"', -math.inf),

@@ -152,7 +152,7 @@ def _whole(bits: int, wary: bool) -> Judge:
         elif type(value) is float and wary:
             raise Rough
         elif type(value) is float and value.is_integer():
-            number = int(value)
+            number = int(Decimal(repr(value)))  # the digits that were written: beyond 2^53 a double is near them alone
         elif type(value) is Number and (exact := _exact(value)) == exact.to_integral_value():
             number = int(exact)
         else:
