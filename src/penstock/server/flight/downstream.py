@@ -3,8 +3,8 @@
 The loop puts, the thread writes; a bell tells it that there is something.  What is queued for a client that does not
 read is counted, and whoever puts is told when it is much and when there is room again.
 
-A stream that is cut off lets go of what waits.  The batch that is being written stays, `AT_ONCE` and a message more at
-most, until the client reads on or its connection ends: gRPC gives no write back.  It stays counted as `queued`.
+A stream that is cut off lets go of what waits.  The batch that is being written stays, `AT_ONCE` or one piece that is
+larger, until the client reads on or its connection ends: gRPC gives no write back.  It stays counted as `queued`.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ QUEUED_HIGH = 8 * 2**20
 """Bytes waiting for a client to read them beyond which it is granted nothing, where that many may wait."""
 
 AT_ONCE = 2 * 2**20
-"""Bytes of deliveries that are one batch, about."""
+"""Bytes of deliveries that are one batch, unless one alone has more."""
 
 ANSWERS_MOST = 1_000
 """Answers that wait for a client to read them beyond which nothing more of it is heard."""
@@ -323,13 +323,15 @@ class Downstream:
         some: list[Delivery] = []
         rows = size = 0
         with self._count:
-            while out and rows < BATCH_ROWS and size < AT_ONCE:
+            while out and rows < BATCH_ROWS:
                 delivery = out[0]
                 if isinstance(delivery, bytes):
                     if not some:
                         out.popleft()
                         self._says -= 1
                         return delivery, 0
+                    break
+                if some and size + delivery.size > AT_ONCE:
                     break
                 out.popleft()
                 some.append(delivery)
