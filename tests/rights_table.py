@@ -173,6 +173,7 @@ HTTP: Mapping[str, Way] = {
     "GET /api/auth": Way("names of the server"),
     "GET /api/openapi.json": Way("names of the server"),
     "GET /api/queues": Way("list"),
+    "GET /api/queues/detailed": Way("list"),
     "GET /api/queues/{vhost}": Way("list of a vhost"),
     "GET /api/queues/{vhost}/{name}": Way("look at a queue"),
     "GET /api/consumers": Way("list"),
