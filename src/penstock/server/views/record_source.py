@@ -232,9 +232,9 @@ class RecordSource(Source[list[Event]]):
             self._replays.done()
 
     def _ends(self) -> None:
-        """For the core: the topic is deleted, or has another key."""
-        sow = self._sow
-        why = NotFound(f"topic '{sow.name}' in vhost '{sow.vhost}' was deleted, or has another key now")
+        """For the core: the topic is deleted, or has another key or type of bodies."""
+        sow, now = self._sow, "was deleted, or has another key or type of bodies now"
+        why = NotFound(f"topic '{sow.name}' in vhost '{sow.vhost}' {now}")
         self._runtime.call_soon(lambda: self._reader.fail(why))
 
     def _read(self, page: Page, found: Read | PenstockError) -> None:
