@@ -13,7 +13,8 @@ are told apart: of each a key, whose it is, how many bytes it has, how far it ha
 asked while there is room.  Where memory has been short for `PATIENCE_US`, those who have given nothing back for as long
 are cut until there would be room: of the user who has the most of it his largest, and so on.  An account with a bound
 of its own may be short by itself: then its holders are looked at alone, and cut if that makes the room that is lacking.
-Each who is cut is told what he held, how much, and of what limit; all are counted by account.
+Each who is cut is told what he held, how much, and of what limit; all are counted by account, and the log names the
+first few, for who reads nothing cannot be told.
 
     gives up by itself     caches, and what can be read again (`Caches.spare`)
     is cut here            unread bytes, bodies begun, held publishes, transactions, streams that stand still
@@ -23,6 +24,7 @@ It knows no protocol; time is told by who asks.
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -30,12 +32,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.errors import MemoryShort
+from penstock.errors import MemoryShort, shown
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.units import format_size
+
+logger = logging.getLogger("penstock.server")
 
 GATHER_MOST = 64 << 20
 """Bytes gathered and in flight to the log beyond which publishers wait, however large the budget is."""
@@ -193,6 +197,9 @@ PATIENCE_US = 10_000_000
 LEAST = 1 << 10
 """Who holds less is left alone: it would not help."""
 
+NAMED_MOST = 3
+"""Of all that are cut at once, so many are named in the log."""
+
 
 class Held(NamedTuple):
     """What one holder has at present."""
@@ -290,6 +297,7 @@ class Relief:
         for row, held in sorted(some, key=lambda one: one[1].bytes):
             by_user.setdefault(held.user, []).append((row, held))
             sums[held.user] += held.bytes
+        gone, seconds = list[Held](), PATIENCE_US // 1_000_000
         while bytes_ > 0 and sums:
             user = max(sums, key=sums.__getitem__)
             row, held = by_user[user].pop()
@@ -302,10 +310,16 @@ class Relief:
             self._stood.pop((row.name, held.key), None)
             for tell in self.on_cut:
                 tell(row.name, held)
-            seconds = PATIENCE_US // 1_000_000
+            gone.append(held)
             held.cut(
                 MemoryShort(
                     f"there is no memory for it: {held.name} had {held.bytes} bytes and gave none back for {seconds} s "
                     f"while memory was short; {limit}"
                 )
             )
+        if gone:
+            named = [f"{held.name} (user {shown(held.user)}, {held.bytes} bytes)" for held in gone[:NAMED_MOST]]
+            logger.warning(
+                "memory was short, and who gave none back for %d s was cut: %s%s; %s",
+                seconds, ", ".join(named), f", and {more} more" if (more := len(gone) - NAMED_MOST) > 0 else "", limit,
+            )  # fmt: skip

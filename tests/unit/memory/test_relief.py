@@ -124,3 +124,22 @@ def test_an_account_that_is_short_by_itself_has_its_own_holders_alone_give_way(l
     assert cut(one, other, stranger) == [bool(lacking), False, False]
     if lacking:
         assert f"the account may have {3 * MIB} bytes" in str(one.told[0])
+
+
+def test_the_log_names_the_first_who_are_cut_and_says_how_many_more(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.account("things", *(Holder(f"u{number}", 4 * MIB - number) for number in range(9)))
+    world.seconds(PATIENCE + 1)
+    [line] = [one.getMessage() for one in caplog.records]
+    assert line == (
+        "memory was short, and who gave none back for 10 s was cut: what u0 holds (user 'u0', 4194304 bytes), "
+        "what u1 holds (user 'u1', 4194303 bytes), what u2 holds (user 'u2', 4194302 bytes), and 3 more; "
+        "server.memory is 16 MiB"
+    )
+
+
+def test_the_log_says_nothing_where_nobody_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    world, one = World(), Holder("a", 17 * MIB)
+    world.account("things", one)
+    world.seconds(3 * PATIENCE, one)
+    assert not caplog.records
