@@ -158,12 +158,12 @@ def test_a_checkpoint_is_read_and_swept(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"abc"}')
     for folder in ("offsets", "commits"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "offsets" / "9").write_text('v1\n{"conf":{}}\n{"batch": 57}')
+    (tmp_path / "offsets" / "9").write_text('v1\n{"conf":{}}\n{"batch": 57, "stream": "s", "origin": 7}')
     (tmp_path / "offsets" / "10").touch()
     (tmp_path / "offsets" / ".10.crc").touch()
     (tmp_path / "commits" / "8").write_text("v1\n{}")
     assert checkpoint.query_id() == "abc"
-    assert checkpoint.planned_batch(9) == 57
+    assert checkpoint.inputs(9) == [("s", 57, 7)]
     assert [path.name for path in checkpoint.sweep()] == ["10"]
     assert sorted(path.name for path in (tmp_path / "offsets").iterdir()) == ["9"]
     assert checkpoint.sweep() == []

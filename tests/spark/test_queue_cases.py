@@ -83,7 +83,7 @@ def empty_offset_entry(life: Life) -> None:
 def killed_between_grant_and_offset(life: Life) -> None:
     """The server has planned a batch, and Spark never heard of it."""
     offsets = [int(path.name) for path in (life.checkpoint / "offsets").iterdir() if path.name.isdigit()]
-    start = Checkpoint(life.checkpoint).planned_batch(max(offsets)) or 0
+    start = max((batch for _, batch, _ in Checkpoint(life.checkpoint).inputs(max(offsets))), default=0)
     life.publish()
     opened = life.lab.act("stream_open", stream=life.name, queue=life.name, mode="queue")
     rows = life.chance.randint(1, 30)

@@ -374,14 +374,18 @@ class Core(
     def topic(self, vhost: str, exchange: str, key: str) -> Topic:
         """The interned topic that a client's publish goes to.
 
-        Errors: NotFound for a missing exchange, AccessRefused for an internal one.
+        Errors: as `check_exchange`.
         """
+        self.check_exchange(vhost, exchange)
+        return self.interned(vhost, *self._router.target_of(vhost, exchange, key))
+
+    def check_exchange(self, vhost: str, exchange: str) -> None:
+        """NotFound for a missing exchange that a client would publish to, AccessRefused for an internal one."""
         found = self._topology.exchange(vhost, exchange)
         if found is None:
             raise no_exchange(vhost, exchange)
         if found.internal:
             raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{vhost}'")
-        return self.interned(vhost, *self._router.target_of(vhost, exchange, key))
 
     def publish(
         self,

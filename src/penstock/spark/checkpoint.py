@@ -75,16 +75,6 @@ class Checkpoint:
             out.append(cast("dict[str, Any]", value) if isinstance(value, dict) else {})
         return out
 
-    def planned_batch(self, batch: int) -> int | None:
-        """The batch of the one queue-mode stream that Spark's batch ends at; None at the very start.
-
-        PreconditionFailed when the query reads several such streams.
-        """
-        found = [offset["batch"] for offset in self.offsets(batch) if isinstance(offset.get("batch"), int)]
-        if len(found) > 1:
-            raise PreconditionFailed("a query over several queues cannot settle one of them with its commit")
-        return int(found[0]) if found and found[0] else None
-
     def settled(self, batch: int, streams: Sequence[str]) -> list[tuple[str, int]]:
         """Of these streams of queues, which all are sources of the query, the batches that Spark's batch ends at.
 
@@ -112,6 +102,15 @@ class Checkpoint:
             if isinstance(stream, str) and isinstance(number, int) and isinstance(origin, int) and number > 0:
                 out.append((stream, number, origin))
         return out
+
+    def is_beginning(self, batch: int) -> bool:
+        """Whether a source of a batch has given nothing yet, so that the checkpoint does not say which it is."""
+        offsets = self.offsets(batch)
+        return not offsets or any(offset in ({}, {"batch": 0}) for offset in offsets)
+
+    def newest(self) -> int | None:
+        """The last batch that was planned; None before the first."""
+        return max((int(path.name) for path in self._numbered("offsets")), default=None)
 
     def sweep(self) -> list[Path]:
         """Remove the newest files if they are empty, which a power cut leaves and Spark cannot read."""

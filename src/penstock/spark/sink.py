@@ -28,11 +28,15 @@ from penstock.spark.options import NO_STREAM, WRITE
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Tries, Where, remote
 from penstock.spark.sink_rows import Outgoing, outgoing, pieces
 from penstock.spark.taker import Taker
+from penstock.wire.flight.commands import DEFAULT_VHOST
 
 APP_MOST = 255
 """Bytes of the id that a server knows an application by."""
 
 VERSION_MOST = 2**63 - 1
+
+NO_ROWS = pa.record_batch({"body": pa.array([], pa.binary())})
+"""What publishes nothing, where it may be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +69,18 @@ class WriteOptions:
     transaction: Transaction | None = None  # of a batch write: what makes it the same as an earlier one
 
     def check(self) -> None:
-        """NotFound where all rows go to a queue and there is none: a topic of its name would take them."""
+        """NotFound for a vhost or exchange that is missing, and where all rows go to a queue and there is none: a topic
+        of its name would take them.
+        """
+        server = remote(self.where)
+        if self.exchange or server.vhost != DEFAULT_VHOST:
+            try:
+                server.put("publish", [NO_ROWS], topic=self.topic, exchange=self.exchange, vhost=server.vhost)
+            except (AccessRefused, NotFound) as error:
+                name = "exchange" if f"exchange '{self.exchange}'" in str(error) else "url"
+                raise type(error)(f"option {name}: {error}", reason=error.reason) from None
         if self.queue and self.mandatory:
-            refuse_missing(self.where, str(self.topic), remote(self.where).vhost)
+            refuse_missing(self.where, str(self.topic), server.vhost)
 
     @property
     def target(self) -> str:
@@ -244,11 +257,16 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
         self.options = options
         self.out = outgoing(schema, options.topic, queue=options.queue, order=options.order)
         options.check()
-        if options.settle_stream not in (None, NO_STREAM) and local_folder(options.checkpoint) is None:
+        if (stream := options.settle_stream) in (None, NO_STREAM):
+            return
+        folder = local_folder(options.checkpoint)
+        if folder is None:
             raise InvalidArgument(
                 "option settleStream reads the query's checkpoint and needs it in a local folder, "
                 f"not {options.checkpoint or 'a default place'}"
             )
+        if (newest := Checkpoint(folder).newest()) is not None:
+            _settled_by_name(Checkpoint(folder), newest, stream)
 
     def write(self, iterator: Iterable[pa.RecordBatch]) -> Staged:
         context: Any = TaskContext.get()
@@ -278,12 +296,23 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspar
             return None
         if folder is None:
             raise PreconditionFailed(f"the checkpoint {self.options.checkpoint!r} is no local folder any more")
-        planned = Checkpoint(folder).planned_batch(batch)
-        return None if not planned else (stream, planned)
+        return _settled_by_name(Checkpoint(folder), batch, stream)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """On the driver, when a task has failed for good."""
         drop(self.options.where, messages)
+
+
+def _settled_by_name(checkpoint: Checkpoint, batch: int, stream: str) -> Settled | None:
+    """The batch of this stream that a batch of Spark's ends in; None where it has none yet.
+
+    PreconditionFailed where the query reads no queue under this name: a batch of that number is another query's.
+    """
+    found = {one[0]: one for one in checkpoint.inputs(batch)}
+    if stream in found or checkpoint.is_beginning(batch):
+        return found.get(stream)
+    read = " and ".join(map(repr, found)) or "no queue by a stream's name"
+    raise PreconditionFailed(f"option settleStream is {stream!r}, and the query reads {read}")
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]  # pyspark is untyped here

@@ -103,12 +103,14 @@ class Gatekeeper:
     # -- every command
 
     def admit(self, caller: Caller, wanted: Get | Put | Consume | Link) -> None:
-        """AccessRefused unless the user may give such a command; NotFound for a vhost that is not there."""
+        """AccessRefused unless the user may give such a command; NotFound for a vhost or exchange that is not there."""
         names = {name: getattr(wanted, name, None) for name in ("vhost", "name")}
         caller.judge(COMMANDS[type(wanted)], names, self._vhosts, type(wanted).__name__.lower())
         if isinstance(vhost := names["vhost"], str):
             ended = self._handover.engine.core.ended_vhosts
             caller.enter(vhost, partial(_is, ended, vhost, ended[vhost]))
+        if isinstance(wanted, (Publish, Stage)) and wanted.exchange:
+            self._call(caller, partial(_begin, caller.rights, wanted))
         if (rights := caller.rights) is None:
             return
         if isinstance(wanted, Consume):
@@ -344,6 +346,16 @@ class Gatekeeper:
 
     def _enter(self, caller: Caller, vhost: str) -> None:
         open_vhost(caller.who, vhost, None, self._vhosts)
+
+
+def _begin(rights: Rights | None, wanted: Publish | Stage, core: Core) -> None:
+    """An exchange that is missing ends an upload before its rows; who may not write there is not told.  On the loop."""
+    if rights is not None:
+        try:
+            rights.publish(core, wanted.vhost, wanted.exchange, wanted.topic or "")
+        except AccessRefused:  # each row may name another topic, and is asked for
+            return
+    core.check_exchange(wanted.vhost, wanted.exchange)
 
 
 def _is(ended: Mapping[str, int], vhost: str, before: int) -> bool:
