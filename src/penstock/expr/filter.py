@@ -24,7 +24,7 @@ from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_t
 from penstock.expr.context import EVERYTHING, OF_THE_CONTEXT, Context, Group, meter
 from penstock.expr.tree import Call, Node, Scalar, message_type_of, walk_tree
 from penstock.records.entries import Messages, Topic
-from penstock.records.message_types import MessageType, typed, untyped
+from penstock.records.message_types import MessageType, typed
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
@@ -237,11 +237,6 @@ def compile_filter(text: str, known: frozenset[Group] = frozenset()) -> Filter:
     """
     checked = check(parse(text), text, known)
     return Filter(text, checked, compile_tree(checked.tree, "filter", checked.metered))
-
-
-def going_on(text: str, kind: MessageType) -> Filter:
-    """The condition of this text on bodies of a type that knows more schemas than the one that it reads."""
-    return compile_filter(typed(untyped(text)[1].lstrip(), kind), EVERYTHING)
 
 
 @lru_cache(maxsize=CACHED)

@@ -215,7 +215,8 @@ MEANINGS: Mapping[Kind, Meaning] = {
     ),
     Kind.UNBIND: Meaning("as BIND", _TOPOLOGY, "synced"),
     Kind.TOPIC_DECLARE: Meaning(
-        '{"vhost", "exchange", "settings"}: a topic that keeps what no queue takes',
+        '{"vhost", "exchange", "settings", "kept"?}: a topic that keeps what no queue takes; kept: the records of its '
+        "keys go on, though its bodies are of another type",
         ("fold", "views", "events"),
         "synced",
     ),

@@ -246,12 +246,16 @@ _BEGINNING = re.compile(
 def typed(text: str, kind: MessageType) -> str:
     """An expression over bodies of a type.  InvalidArgument for one that says itself that it reads another.
 
+    One that says an older type, from which this one goes on, reads this one.
+
     Of the expression that tells the type alone: a right may be a part of it, which who asks does not know.
     """
     found = _BEGINNING.match(text)
     if found is None:
         return text if kind == JSON else f"[{kind}] {text}"
     if found[1] != kind:
+        if goes_on(kind, found[1]):
+            return f"[{kind}] {text[found.end() :].lstrip()}"
         raise InvalidArgument(
             f"the expression with {found[0].strip()[:60]!r} reads {named(found[1])}, "
             f"and the bodies here are {named(kind)}"

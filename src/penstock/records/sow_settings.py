@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from penstock.records.ddl import TEXT_MOST, parse_ddl
-from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPE, wrong_type
+from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPE, alike, wrong_type
 
 KEY, KEY_FROM, EXPIRATION, INDEX = "key", "key_from", "expiration", "index"
 """Fields of the key, a list of paths; "publisher" where it is given; microseconds until a record expires; where the
@@ -58,6 +58,15 @@ def parse_paths(fields: Sequence[object]) -> tuple[tuple[str, ...], ...]:
 def is_sow(settings: Mapping[str, object]) -> bool:
     """Whether a topic with these settings keeps the last message of each key."""
     return bool(settings.get(KEY)) or settings.get(KEY_FROM) == "publisher"
+
+
+def goes_on_with_records(settings: Mapping[str, object], before: Mapping[str, object]) -> bool:
+    """Whether a SOW topic keeps its records although its bodies are of another type: of one that has more schemas,
+    or fewer.  Of the same key and type it does so anyway, of any other it begins anew.
+    """
+    kind, former = str(settings.get(MESSAGE_TYPE, JSON)), str(before.get(MESSAGE_TYPE, JSON))
+    told_apart = all(settings.get(name) == before.get(name) for name in (KEY, KEY_FROM, KEY_DOMAIN))
+    return is_sow(settings) and told_apart and kind != former and alike(kind, former)
 
 
 def wrong(settings: Mapping[str, object]) -> str | None:

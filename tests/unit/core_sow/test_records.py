@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from message_samples import ORDER
+from penstock.client.bodies import avro
+from penstock.core.sow.holding import Sows
 from penstock.core.state.capture import needed_pairs
 from penstock.core.state.fold import Fold
 from penstock.errors import InvalidArgument, NotFound, SettingsError
@@ -161,6 +164,18 @@ def test_another_key_begins_without_records_and_the_same_key_keeps_them() -> Non
         broker.crash()
         broker.restart()
         assert bodies(broker.sow("orders")) == [b'{"n":7}']
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_record_of_a_declare_says_whether_records_of_another_type_stay(kept: bool) -> None:
+    """Logs of before do not say it: what these records dropped is dropped, for later ones name what came instead."""
+    sows, name, key = Sows(), ("/", "", "orders"), {"key": ["/id"]}
+    for lsn, ids in ((5, {7: ORDER}), (9, {7: ORDER, 9: ORDER})):
+        sow = sows.declared(lsn, name, key | {"message_type": avro(ids)}, kept=kept and lsn == 9)
+        assert sow is not None
+        sows.put_one(sow, lsn, lsn, 0)
+    assert (sow.id, sow.index.count) == ((5, 2) if kept else (9, 1))
+    assert sow.rule.message_type == avro({7: ORDER, 9: ORDER})
 
 
 @pytest.mark.parametrize(

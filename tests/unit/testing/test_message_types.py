@@ -270,3 +270,105 @@ def test_a_body_is_no_larger_than_a_server_would_take() -> None:
         with pytest.raises(InvalidArgument, match="the body has 1025 bytes; at most 1024 are taken"):
             broker.publish("q", b"x" * 1025)
         assert broker.stats("q")["ready"] == 1
+
+
+def later_broker(**topic: Any) -> Broker:
+    one = Broker()
+    learn(one, message_type=avro({7: ORDER}), **topic)
+    return one
+
+
+def learn(one: Broker, **settings: Any) -> None:
+    """The topic's type has one schema more."""
+    settings = {"message_type": avro({7: ORDER, 9: ORDER}), **settings}
+    one.command(lambda house: house.core.declare_topic(house.engine.now(), "/", "", "t", settings))
+
+
+def order_of(number: int, **fields: Any) -> bytes:
+    """An order behind the id of its schema."""
+    return b"\0\0\0\0" + bytes([number]) + SAMPLES["avro"].body({**ORDERS[0], **fields})
+
+
+def test_records_stay_when_their_topic_learns_a_schema() -> None:
+    """All of them were gone, as with another key; they stay over a restart, too."""
+    with later_broker(key=["/id"]) as one:
+        for number in range(3):
+            one.publish("t", order_of(7, id=f"k{number}"))
+        learn(one, key=["/id"])
+        assert len(one.sow("t")) == 3
+        one.publish("t", order_of(9, id="k1", total=100))
+        one.publish("t", order_of(9, id="k3", total=200))
+        for _ in range(2):
+            assert [row.body[4] for row in one.sow("t", order_by="/id")] == [7, 9, 7, 9]
+            assert [row.body[7:9] for row in one.sow("t", filter="/total > 50", order_by="/total")] == [b"k1", b"k3"]
+            one.restart()
+
+
+def test_records_go_with_another_key_and_another_type() -> None:
+    for settings in (
+        {"key": ["/region"]},
+        {"key": ["/id"], "message_type": "json"},
+        {"key_domain": "d", "key": ["/id"]},
+    ):
+        with later_broker(key=["/id"]) as one:
+            one.publish("t", order_of(7))
+            learn(one, **settings)
+            for _ in range(2):
+                assert len(one.sow("t")) == 0
+                one.restart()
+
+
+def test_records_stay_when_their_topic_has_a_schema_less() -> None:
+    """As with a settings file that was written before the topic learned one."""
+    with Broker(config={"topic": [{"name": "t", "message_type": avro({7: ORDER}), "key": ["/id"]}]}) as one:
+        learn(one, key=["/id"])
+        one.publish("t", order_of(7, id="a"))
+        one.publish("t", order_of(9, id="b"))
+        one.restart()
+        assert [len(one.sow("t")), len(one.sow("t", filter="/id IS NOT NULL"))] == [2, 1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"key": ["/id"]}], ids=["no key", "key"])
+@pytest.mark.parametrize("bookmark", [None, "EPOCH"], ids=["subscribed", "replayed"])
+def test_who_has_a_filter_reads_schemas_that_its_topic_learns(settings: Any, bookmark: str | None) -> None:
+    """It went on by the schemas of its beginning, to which a later body has no fields."""
+    with later_broker(**settings) as one:
+        high, low = (one.subscribe("t", bookmark=bookmark, filter=f"/total {sign} 8", max_backlog=9) for sign in "><")
+        one.publish("t", order_of(7, id="a", total=9))
+        assert [message.body[4] for message in high.take()] == [7]
+        learn(one, **settings)
+        one.publish("t", order_of(9, id="b", total=9))
+        one.publish("t", order_of(9, id="c", total=5))
+        assert [message.body[4] for message in high.take()] == [9]
+        assert [message.body[4] for message in low.take()] == [9]
+        late = one.subscribe("t", bookmark=bookmark, filter="/total > 8", max_backlog=9)
+        one.publish("t", order_of(9, id="d", total=19))
+        assert [message.body[7:8] for message in high.take()] == [b"d"]
+        assert [message.body[7:8] for message in late.take()][-1] == b"d"
+
+
+def test_a_replay_of_what_a_queue_shows_reads_schemas_that_the_queue_learns() -> None:
+    with Broker(config={"queue": [{"name": "q", "message_type": avro({7: ORDER})}]}) as one:
+        watch = one.subscribe("q", bookmark="EPOCH", filter="/total > 8", max_backlog=9)
+        one.publish("q", order_of(9, total=9))
+        assert watch.take() == []
+        one.alter("q", message_type=avro({7: ORDER, 9: ORDER}))
+        one.publish("q", order_of(9, total=9))
+        assert [message.body[4] for message in watch.take()] == [9]
+
+
+def test_records_of_schemas_that_their_topic_learns_have_a_focus_a_page_and_conflation() -> None:
+    with later_broker(key=["/id"]) as one:
+        focus = one.subscribe("t", filter="/total > 8", oof=True, max_backlog=9)
+        page = one.subscribe("t", sow=True, oof=True, order_by="/total DESC", top_n=1, max_backlog=9)
+        slow = one.subscribe("t", conflation="1s", conflation_key="/region", max_backlog=9)
+        one.publish("t", order_of(7, id="a", total=9))
+        one.advance(1.1)
+        assert [len(some.take()) for some in (focus, page, slow)] == [1, 1, 1]
+        learn(one, key=["/id"])
+        one.publish("t", order_of(9, id="b", total=10, region="south"))
+        one.publish("t", order_of(9, id="a", total=7, region="north"))
+        one.advance(1.1)
+        assert [message.body[7:8] for message in focus.take()] == [b"b", b"a"]
+        assert [message.body[7:8] for message in page.take()] == [b"b", b"a"]
+        assert [message.body[7:8] for message in slow.take()] == [b"b", b"a"]

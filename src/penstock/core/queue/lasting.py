@@ -36,8 +36,10 @@ from penstock.core.queue.shares import Shares, expressions
 from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.state.lsns import Ints, flat, groups, spread
-from penstock.expr.filter import going_on
+from penstock.expr import compile_filter
+from penstock.expr.context import EVERYTHING
 from penstock.records.chunks import Chunk
+from penstock.records.message_types import typed
 from penstock.records.queue_settings import QueueSettings
 
 
@@ -77,7 +79,7 @@ def _reread(queue: Contents) -> None:
     """What consumers have asked for is looked for anew: bodies have fields that they had not."""
     for consumer in queue.all_consumers:
         if consumer.filter is not None:
-            consumer.filter = going_on(consumer.filter.text, queue.settings.message_type)
+            consumer.filter = compile_filter(typed(consumer.filter.text, queue.settings.message_type), EVERYTHING)
     queue.renew_targets()
 
 

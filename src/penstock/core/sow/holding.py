@@ -1,7 +1,8 @@
 """All SOW topics with their indexes, one method a kind of record; keys of records; many keys taken out at once.
 
 The living core and the fold share it.  A topic's id is the LSN of the declare that gave it its key; another key is
-another id, and begins with no record.  Bodies of present records are asked of the shell (`Bodies`).
+another id, and begins with no record.  So does another type, but for one that has more schemas than that, or fewer.
+Bodies of present records are asked of the shell (`Bodies`).
 
     number of a key = first 8 bytes of BLAKE2b over  domain 0x1F value 0x1F value ...
 
@@ -353,11 +354,16 @@ class Sows:
 
     # -- one method a kind of record
 
-    def declared(self, lsn: int, name: Name, settings: Mapping[str, object]) -> Sow | None:
-        """TOPIC_DECLARE: the SOW topic that it now is, with the records it had if the key is the same."""
+    def declared(self, lsn: int, name: Name, settings: Mapping[str, object], *, kept: bool = False) -> Sow | None:
+        """TOPIC_DECLARE: the SOW topic that it now is, with the records it had if the key and the type are the same.
+
+        kept: the record says that it has them though its type is another.
+        """
         rule = rule_of(name, settings)
         present = self.by_name.get(name)
-        if present is not None and present.rule != rule:
+        if present is not None and kept and rule is not None:
+            present.rule = rule
+        elif present is not None and present.rule != rule:
             self.deleted(name)
             present = None
         if rule is None:

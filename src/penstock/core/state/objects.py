@@ -272,7 +272,7 @@ class Objects:
     def _topic(self, row: Row) -> None:
         settings, path = as_table(row.header["settings"]), (_vhost(row.header), str(row.header["exchange"]), row.name)
         self._topology.declare_topic(*path, settings)
-        self._sows.declared(row.lsn, path, settings)
+        self._sows.declared(row.lsn, path, settings, kept=bool(row.header.get("kept")))
 
     def _topic_gone(self, row: Row) -> None:
         path = (_vhost(row.header), str(row.header["exchange"]), row.name)

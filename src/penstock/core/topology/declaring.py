@@ -47,6 +47,7 @@ from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, alike, goes_on, named
 from penstock.records.queue_settings import ExchangeRule, QueueSettings, Ruling, given_after, kept, ruling_of, told
+from penstock.records.sow_settings import goes_on_with_records
 
 NO_TABLE: Mapping[str, object] = {}
 
@@ -430,8 +431,9 @@ class Admin(Register):
         """A topic that keeps what no queue takes."""
         if self._topology.exchange(vhost, exchange) is None:
             raise no_exchange(vhost, exchange)
-        kept = as_table(wrap(settings))
-        if self._topology.topics.get((vhost, exchange, key)) == kept:
+        table = as_table(wrap(settings))
+        before = self._topology.topics.get((vhost, exchange, key))
+        if before == table:
             return
         kind = str(settings.get(MESSAGE_TYPE, JSON))
         for queue in self._router.shows(vhost, exchange, key):
@@ -442,8 +444,9 @@ class Admin(Register):
                 )
         now = self._outbox.at(now)
         header = {"vhost": vhost, "exchange": exchange, "settings": wrap(settings)}
-        self._outbox.record(Kind.TOPIC_DECLARE, key, header)
-        self._topology.declare_topic(vhost, exchange, key, kept)
+        more = {"kept": True} if goes_on_with_records(settings, before or NO_TABLE) else {}
+        self._outbox.record(Kind.TOPIC_DECLARE, key, header | more)
+        self._topology.declare_topic(vhost, exchange, key, table)
 
     def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
         """The topic keeps nothing more; one that was not declared is no error."""

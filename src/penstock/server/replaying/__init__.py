@@ -38,10 +38,11 @@ from penstock.errors import LogBroken, PenstockError
 from penstock.expr import Filter
 from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
-from penstock.records.entries import Entry, Group, Publishes
+from penstock.records.entries import Control, Entry, Group, Publishes
+from penstock.records.kinds import Kind
 from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
 from penstock.server.replaying.page import look
-from penstock.server.replaying.selection import Selection, Sieve, refuse_mixed, sieve_of
+from penstock.server.replaying.selection import Selection, Sieve, read_on, refuse_mixed, sieve_of
 from penstock.server.replaying.sources import Feed
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
     from penstock.server.replaying.page import Found, Page
 
 T = TypeVar("T")
+
+_TYPES = frozenset((Kind.TOPIC_DECLARE, Kind.QUEUE_ALTER))
+"""Records with which bodies may become of another type."""
 
 
 class Replays:
@@ -106,7 +110,7 @@ class Replays:
     ) -> LogSource:
         """The same for who reads it himself."""
         place = Stretch(self._runtime.core.next_lsn if start is None else start)
-        sieve = None if filter is None else Sieve(filter, None, filter.text)
+        sieve = None if filter is None else Sieve(filter, None, filter.text, None, filter.message_type)
         return LogSource(self, selection, sieve, place, rate)
 
     def subscribe(self, asked: Asked, taker: Taker[Page]) -> Follower:
@@ -174,6 +178,7 @@ class Replays:
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = Feed(self, selection, sieve, max(self.level + 1, self._known))
+            self._read_on(feed)
             one = selection.alone
             if one is None:
                 self._wide[feed] = None
@@ -235,6 +240,14 @@ class Replays:
                 batches = [part for part in entry.entries if isinstance(part, Publishes)]
                 if batches:
                     self._gathered.append((last_of(entry), batches))
+            elif isinstance(entry, Control) and entry.kind in _TYPES:
+                for feed in self._feeds.values():
+                    self._read_on(feed)
+
+    def _read_on(self, feed: Feed) -> None:
+        """Its bodies may have schemas now that they had not when its filter was asked for."""
+        if feed.present is not None:
+            feed.present = read_on(self._runtime.core, feed.selection, feed.present)
 
     def committed(self, lsn: int) -> None:
         """Everything up to this LSN is durable."""
@@ -285,7 +298,7 @@ class Replays:
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
         runtime = self._runtime
-        work = partial(look, runtime.past, feed.selection, feed.sieve, start, end, runtime.clock.mono, rows, self.ask)
+        work = partial(look, runtime.past, feed.selection, feed.present, start, end, runtime.clock.mono, rows, self.ask)
         self.run(work, done)
 
     def done(self) -> None:

@@ -28,7 +28,7 @@ from penstock.history.history import named, of_vias
 from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Messages, Topic
-from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, typed
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, goes_on, typed
 from penstock.records.remembered import Remembered
 from penstock.server.asking.judging import Ask, look
 from penstock.server.people.entitlements import asks_shown, narrowed
@@ -140,6 +140,7 @@ class Selection:
     vhost: str
     terms: tuple[Term, ...]
     message_type: MessageType = field(default=JSON, compare=False)  # of what it means
+    queue: str | None = field(default=None, compare=False)  # the queue that shows it, if that was named
     _known: Remembered[Topic, bool] = field(default_factory=_known_topics, compare=False, repr=False)
     _names: Remembered[tuple[int, str], bool] = field(default_factory=_known_names, compare=False, repr=False)
 
@@ -165,7 +166,7 @@ class Selection:
         for term in _bound(topology, queue.vhost, "queue", queue.name, (), frozenset()):
             if term not in terms:
                 terms.append(term)
-        return cls(queue.vhost, tuple(terms), settings.message_type)
+        return cls(queue.vhost, tuple(terms), settings.message_type, queue.name)
 
     def wants(self, topic: Topic) -> bool:
         """Whether a message of this interned topic is meant."""
@@ -331,6 +332,14 @@ def _reads_some(rights: Rights, selection: Selection) -> bool:
     return False
 
 
+def read_on(core: Core, selection: Selection, sieve: Sieve) -> Sieve:
+    """A sieve by what the bodies are at present, where that goes on from what they were when it was made."""
+    if selection.alone is not None:
+        sieve = sieve.reading(core.message_type(*selection.alone))
+    queue = None if selection.queue is None else core.find_queue(selection.vhost, selection.queue)
+    return sieve if queue is None else sieve.reading(queue.settings.message_type)
+
+
 def refuse_mixed(core: Core, selection: Selection, text: str | None, rights: Rights | None) -> None:
     """As `refuse_several`, where a filter or a right asks for fields."""
     asked = text is not None
@@ -380,6 +389,13 @@ class Sieve:
     text: str | None  # of the filter
     chosen: Selection | None = None
     message_type: MessageType = field(default=JSON, compare=False)
+
+    def reading(self, kind: MessageType) -> Sieve:
+        """The same for bodies of a type, where that one goes on from the one that it reads."""
+        if kind == self.message_type or not goes_on(kind, self.message_type):
+            return self
+        own = None if self.filter is None else self.filter.reading(kind)
+        return replace(self, filter=own, text=None if self.text is None else typed(self.text, kind), message_type=kind)
 
     @property
     def plain(self) -> bool:
@@ -432,13 +448,13 @@ def sieve_of(selection: Selection, text: str | None, rights: Rights | None) -> S
     text = None if text is None else typed(text, kind)
     if rights is None:
         own = None if text is None else compile_filter(text)
-        return None if own is None and chosen is None else Sieve(own, None, text, chosen)
+        return None if own is None and chosen is None else Sieve(own, None, text, chosen, kind)
     term = selection.terms[0]
     if len(selection.terms) == 1 and term.alone is not None:
         asks_shown(rights.user, fields_of(selection, rights), [text])
         filter = narrowed(text, rights.read_topic(selection.vhost, term.exchange, term.alone, whole=False))
         filter = None if filter is None else filter.reading(kind)
-        return None if filter is None else Sieve(filter, None, filter.text)
+        return None if filter is None else Sieve(filter, None, filter.text, None, kind)
     return Sieve(None if text is None else compile_filter(text), rights, text, chosen, kind)
 
 

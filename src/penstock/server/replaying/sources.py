@@ -99,7 +99,8 @@ class Feed:
 
     def __init__(self, replays: Committed, selection: Selection, sieve: Sieve | None, begins: int) -> None:
         self.selection = selection
-        self.sieve = sieve
+        self.sieve = sieve  # by which it is known
+        self.present = sieve  # the same, by what the bodies are now
         self.begins = begins
         self.live: dict[Reader, None] = {}  # level with the feed: they take each page as it comes
         self.behind: dict[Reader, None] = {}  # all others
@@ -141,10 +142,10 @@ class Feed:
         rows = rows_of(self.selection, batch.topics)
         if rows is not None and not rows:
             return
-        if self.sieve is None:
+        if self.present is None:
             self._spread(batch, rows)
         else:
-            self._sift(self.sieve, batch, rows)
+            self._sift(self.present, batch, rows)
 
     def _sift(self, sieve: Sieve, batch: Publishes, rows: list[int] | None) -> None:
         """Pass rows through the filter: small ones at once, others behind those that wait for its thread."""
@@ -186,7 +187,7 @@ class Feed:
 
     def _judge(self) -> None:
         """Pass what waits through the filter, off the loop."""
-        off, sieve = self._replays.off, self.sieve
+        off, sieve = self._replays.off, self.present
         assert off is not None
         assert sieve is not None
         self._judging = True

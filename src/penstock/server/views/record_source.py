@@ -78,6 +78,7 @@ class RecordSource(Source[list[Event]]):
             self._filter.require_deterministic("a subscription that tells what leaves its focus")
         self._terms = parse_order(wish.order_by or None)
         self._window = None if wish.top_n is None else Window(self._terms, wish.top_n, wish.skip_n)
+        self._rule = sow.rule  # as it was when this began, or when its type was last another
         self._index = sow.index.fork() if wish.knowing else Index()
         self._focus = Index()  # keys that the subscriber has been told of and that match
         self._drops = deque[_Drop]()
@@ -153,9 +154,18 @@ class RecordSource(Source[list[Event]]):
         if isinstance(item, _Drop):
             self._removed(item)
         else:
+            self._read_on()
             filter = self._filter if self._wish.knowing else None
             work = partial(read_page, item, self._sow.rule, filter, self._terms, self._replays.ask)
             self._replays.run(partial(caught, work), partial(self._read, item))
+
+    def _read_on(self) -> None:
+        """What it asks of bodies is asked of what they are now: they may have schemas that they had not."""
+        if self._sow.rule is not self._rule:
+            self._rule = self._sow.rule
+            self._wish = self._wish.reading(self._rule.message_type)
+            self._filter = None if self._wish.filter is None else compile_filter(self._wish.filter)
+            self._terms = parse_order(self._wish.order_by or None)
 
     def _part(self, page: Page) -> None:
         """Rows in the order of the log, and between them the removals."""

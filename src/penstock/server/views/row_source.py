@@ -31,7 +31,7 @@ from penstock.expr.bodies import body_type
 from penstock.expr.filter import Filter, Value
 from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic
-from penstock.records.message_types import MessageType
+from penstock.records.message_types import JSON, MessageType, goes_on, typed
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source
 from penstock.server.views.record_query import Event, Kind
@@ -369,15 +369,17 @@ class Conflated(Source[list[Event]]):
         *,
         leaves: bool = True,
         charge: Charge | None = None,
+        kind: Callable[[], MessageType] | None = None,
     ) -> None:
         """key: expressions that tell what is one key, instead of the record's own.  ExpressionError.
 
-        leaves: whether rows leave.  charge: of who subscribes.
+        leaves: whether rows leave.  charge: of who subscribes.  kind: what the bodies are now, where that may change.
         """
         self._alarms, self._leaves, self._charge = alarms, leaves, charge
         self._bytes = 0  # of the events that wait
         self._inner = inner
         self._keys: list[Value] = [compile_value(text) for text in key]
+        self._kind, self._reads = kind, JSON if kind is None else kind()
         self._waiting: Conflation[object, Event] = Conflation(interval)
         self._ready: deque[Event | Sign] = deque()  # to be given
         self._told = set[object]()
@@ -445,10 +447,18 @@ class Conflated(Source[list[Event]]):
     def _keys_of(self, events: Sequence[Event]) -> Sequence[object]:
         if not self._keys:
             return [event.key or event.number for event in events]
+        self._read_on()
         bodies, heads = [event.body for event in events], [event.properties for event in events]
         topics, lsns, times = [e.topic for e in events], [e.lsn for e in events], [e.time for e in events]
         found = (value.values(bodies, heads, topics, lsns=lsns, times=times) for value in self._keys)
         return list(zip(*found, strict=True))
+
+    def _read_on(self) -> None:
+        """Bodies may have schemas that they had not."""
+        kind = self._reads if self._kind is None else self._kind()
+        if kind != self._reads and goes_on(kind, self._reads):
+            self._keys = [compile_value(typed(key.text, kind)) for key in self._keys]
+            self._reads = kind
 
 
 def _cost(event: Event | None) -> int:
@@ -472,9 +482,13 @@ def first_of(waiting: deque[Event | Sign] | deque[Event], room: int) -> list[Eve
 
 
 def conflated(
-    alarms: Alarms, wish: Wish, source: Source[list[Event]], charge: Charge | None = None
+    alarms: Alarms,
+    wish: Wish,
+    source: Source[list[Event]],
+    charge: Charge | None = None,
+    kind: Callable[[], MessageType] | None = None,
 ) -> Source[list[Event]]:
-    """A source, conflated if that is asked for.  ExpressionError."""
+    """A source, conflated if that is asked for; `kind` as `Conflated`.  ExpressionError."""
     if wish.conflation is None:
         return source
-    return Conflated(alarms, source, wish.conflation, wish.conflation_key, leaves=wish.oof, charge=charge)
+    return Conflated(alarms, source, wish.conflation, wish.conflation_key, leaves=wish.oof, charge=charge, kind=kind)

@@ -184,11 +184,13 @@ class Views:
             return rows
         core, replays = self._runtime.core, self._replays
         sow = core.sows.by_name.get((vhost, exchange, topic))
-        wish = wish.reading(core.message_type(vhost, exchange, topic) if sow is None else sow.rule.message_type)
+        kind = partial(core.message_type, vhost, exchange, topic)
+        wish = wish.reading(kind())
         if sow is None:
-            live = unkeyed(core, replays, (vhost, exchange, topic), wish, self.shown)
-            return conflated(self.alarms, wish, live, charge)
-        return conflated(self.alarms, wish, RecordSource(self._runtime, replays, sow, wish), charge)
+            found = unkeyed(core, replays, (vhost, exchange, topic), wish, self.shown)
+        else:
+            found = RecordSource(self._runtime, replays, sow, wish)
+        return conflated(self.alarms, wish, found, charge, kind)
 
     def _rows(self, vhost: str, topic: str, wish: Wish, charge: Charge | None) -> Source[list[Event]] | None:
         """The rows of a name, or those that a projection and a grouping make; None when there are none.
