@@ -161,7 +161,7 @@ def _as_header(one: Happened) -> bytes:
     asked = {} if one.by is None else {"user_who_performed_action": one.by or BY_ITSELF}
     plain = {**one.fields, **renamed, **asked, "timestamp_in_ms": one.time // 1000}
     arguments = plain.get("arguments")
-    fields = {**plain, "arguments": as_table(arguments)} if isinstance(arguments, Mapping) else plain
+    fields = {**plain, "arguments": as_table(cast("Table", arguments))} if isinstance(arguments, Mapping) else plain
     properties = header_codec.Properties(
         headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
     )

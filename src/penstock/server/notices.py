@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -169,7 +169,11 @@ class RingSource(Source[Sequence[Happened | Missed]]):
 
 def clipped(value: object) -> object:
     """A value that is not too long for an event; of a table that is there is the beginning, as JSON."""
-    if isinstance(value, Mapping) and len(told := orjson.dumps(value, default=str)) > TABLE_MOST:
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, object]", value)
+        told = orjson.dumps(table, default=str)
+        if len(told) <= TABLE_MOST:
+            return table
         value = told[: 4 * TEXT_MOST].decode(errors="ignore")
     return value[:TEXT_MOST] + "…" if isinstance(value, str) and len(value) > TEXT_MOST else value
 
@@ -234,7 +238,7 @@ class Notices:
         self._unheard = Unheard(runtime.clock.mono)
 
     @contextmanager
-    def by(self, user: str) -> Iterator[None]:
+    def by(self, user: str) -> Generator[None]:
         """What is decided within is told as done by this user; empty: by the server itself."""
         core = self._runtime.core
         begun = len(core.journal)
