@@ -105,10 +105,12 @@ def format_size(size: int) -> str:
     """A size for people, to three digits: `64 MiB`, `1.5 GiB`."""
     amount, unit = float(size), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024:
+        if amount < 1023.5:
             break
         amount, unit = amount / 1024, larger
-    return f"{amount:.3g} {unit}" if unit != "B" else f"{size} B"
+    if unit == "B":
+        return f"{size} B"
+    return f"{amount:.3g} {unit}" if amount < 999.5 else f"{amount:.0f} {unit}"  # three digits of 1020 have an exponent
 
 
 _GIVEN = (str, int, float, timedelta)

@@ -15,7 +15,7 @@ from penstock.cli.times import when_of
 from penstock.client.outgoing import when
 from penstock.errors import InvalidArgument
 from penstock.records.queue_settings import parse_recovery_point, time_of
-from penstock.units import moment, parse_age, parse_duration, parse_size
+from penstock.units import format_size, moment, parse_age, parse_duration, parse_size
 from penstock.wire.flight.bookmarks import parse_mark, parse_point
 
 NAIVE = datetime.fromisoformat("2026-07-01T12:30:15.250001")
@@ -66,3 +66,15 @@ def test_other_digits_are_no_number(read: Callable[[str], object], text: str, th
     read(text)
     with pytest.raises((ValueError, InvalidArgument), match=three):
         read(text.replace("3", three))
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        (0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (999 << 10, "999 KiB"),
+        (1000 << 10, "1000 KiB"), (1020 << 10, "1020 KiB"), ((1 << 20) - 1, "1 MiB"), (1010 << 20, "1010 MiB"),
+        (50_000 << 40, "50000 TiB"),
+    ],
+)  # fmt: skip
+def test_a_size_for_people_has_no_exponent(size: int, told: str) -> None:
+    assert format_size(size) == told
