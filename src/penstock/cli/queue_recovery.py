@@ -20,6 +20,7 @@ from penstock.cli.queues import Name, app, limits_after
 from penstock.cli.times import moment
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
+from penstock.records.compute import distinct_numbers
 
 if TYPE_CHECKING:
     from penstock.cli.republishing import Message
@@ -206,7 +207,7 @@ def _figures(removals: Sequence[Removal], bodies: Bodies, now: int) -> list[Figu
     import numpy as np
 
     living = [np.sort(one.lsns[_lives(one, now)]) for one in removals]
-    there = bodies.found(np.unique(np.concatenate(living))) if living else {}
+    there = bodies.found(distinct_numbers(np.concatenate(living))) if living else {}
     return [
         Figures(len(one.lsns), len(one.lsns) - len(mine), {k: int(np.isin(mine, v).sum()) for k, v in there.items()})
         for one, mine in zip(removals, living, strict=True)

@@ -26,6 +26,7 @@ import numpy as np
 
 from penstock.core.state.lsns import Bools, Ints, expand
 from penstock.records.chunks import LSN_LIMIT
+from penstock.records.compute import distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import MEANINGS, Kind, State
 
@@ -190,7 +191,7 @@ class AuditedQueue:
         ends = _ENDS[events.op]
         ended = so_far(ends, firsts(events.a)) - ends > 0
         named = ended & (events.b > 0)
-        for op in np.unique(events.op[named]).tolist():
+        for op in distinct_numbers(events.op[named]).tolist():
             late = events.where(named & (events.op == op))
             lsns = np.concatenate((self.lsns[late.a], late.order))
             find("ends once", lsns, f"{self.title}: messages were {_DONE[op]} after their end")
@@ -375,7 +376,7 @@ def verdict(parts: Sequence[Part], folded: Mapping[int, Ints] | None = None) -> 
     if folded is not None:
         _compare(queues, waiting, folded, findings)
     found = [
-        Finding(guarantee, np.unique(np.concatenate(lsns))[:LSNS_MOST].tolist(), text)
+        Finding(guarantee, distinct_numbers(np.concatenate(lsns))[:LSNS_MOST].tolist(), text)
         for (guarantee, text), lsns in findings.items()
     ]
     return Report(dict(sorted(counts.items())), found)
@@ -388,7 +389,7 @@ def _compare(
     findings: dict[tuple[str, str], list[Ints]],
 ) -> None:
     def find(lsns: Ints, text: str) -> None:
-        findings.setdefault(("counts", text), []).append(np.unique(lsns)[:LSNS_MOST])
+        findings.setdefault(("counts", text), []).append(distinct_numbers(lsns)[:LSNS_MOST])
 
     living = {number for number, pieces in queues.items() if not pieces[0].ended}
     for number in sorted(living ^ set(folded)):

@@ -69,6 +69,7 @@ from penstock.core.state.lsns import (
     texts,
 )  # fmt: skip
 from penstock.core.topology.ruling import load_some, with_some
+from penstock.records.compute import distinct_numbers
 from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, PUBLISHES, Kind, State
 
 WINDOW = 400_000
@@ -181,7 +182,7 @@ class Audit:
         return Part(self._findings, dict(counts), queues)
 
     def _find(self, guarantee: str, lsns: Ints, text: str) -> None:
-        self._findings.setdefault((guarantee, text), []).append(np.unique(lsns)[:LSNS_MOST])
+        self._findings.setdefault((guarantee, text), []).append(distinct_numbers(lsns)[:LSNS_MOST])
 
     # -- one window
 
@@ -370,7 +371,7 @@ class Audit:
         until = numbers(window.table, "not_before")[rows]
         state = _placed(until, times)
         for number, pieces in by_queue.items():
-            where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
+            where = pieces[0] if len(pieces) == 1 else distinct_numbers(np.concatenate(pieces))
             queue = self._queues.get(number)
             if queue is None:
                 self._find("routes", own[where], f"messages went to queue {number}, which was never declared")

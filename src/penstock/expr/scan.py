@@ -30,7 +30,7 @@ from penstock.expr.filter import Filter
 from penstock.expr.filter_set import FilterSet, Matcher
 from penstock.expr.text_patterns import ODD_FRACTION, ODD_NUMBER, Contains, Joined, necessary, needles_of
 from penstock.expr.tree import Node
-from penstock.records.compute import compute, having_byte
+from penstock.records.compute import compute, distinct_numbers, having_byte
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.properties import EMPTY
@@ -168,7 +168,7 @@ class Scan:
                     for found in self._evaluate(self._alone[slot], view, part).values():
                         out[slot] += found
         else:
-            every = places if not sieve or not wanted else np.unique(np.concatenate(wanted))
+            every = places if not sieve or not wanted else distinct_numbers(np.concatenate(wanted))
             for part in self._slices(view, every, large):
                 for slot, found in self._evaluate(self._all, view, part).items():
                     out[slot] += found

@@ -28,7 +28,7 @@ from penstock.log.catalog import Span as Rows
 from penstock.log.name_index import Wanted
 from penstock.log.record_batches import column, lengths
 from penstock.log.record_batches import joined as as_one
-from penstock.records.compute import compute
+from penstock.records.compute import compute, distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import NO_VIA, Kind
@@ -415,7 +415,7 @@ def _cuts(lsns: list[Ints], sizes: list[Ints], rows: int, size: int, least: int)
         return ()
     weights = np.cumsum(np.concatenate(sizes) + ROW_COST)
     places = np.searchsorted(weights, np.arange(1, parts) * (int(weights[-1]) / parts)) + 1
-    places = np.unique(np.minimum(places, rows - 1))
+    places = distinct_numbers(np.minimum(places, rows - 1))
     return tuple(cast("list[int]", np.concatenate(lsns)[places].tolist()))
 
 

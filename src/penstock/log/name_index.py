@@ -46,7 +46,7 @@ from penstock.log.reader import damaged
 from penstock.log.record_batches import rows_of
 from penstock.log.segment import NotASegment, SegmentHeader, read_header, segment_name
 from penstock.ports import Disk, File, read_whole
-from penstock.records.compute import compute
+from penstock.records.compute import compute, distinct_numbers
 from penstock.records.kinds import Kind
 
 _BLOCK = 256 << 10
@@ -185,7 +185,7 @@ class Names:
             found = at < len(self) and self._name(at) == name
             return cast("list[int]", self._of(at).tolist()) if found else []
         hits = [self._of(at) for at in range(len(self)) if wanted(self._name(at).decode())]
-        return cast("list[int]", np.unique(np.concatenate(hits)).tolist()) if hits else []
+        return cast("list[int]", distinct_numbers(np.concatenate(hits)).tolist()) if hits else []
 
     def __bool__(self) -> bool:
         return True

@@ -35,6 +35,7 @@ from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, header_in, 
 from penstock.log.writer import KEPT, create_segment
 from penstock.ports import Disk, File
 from penstock.records.chunks import LSN_LIMIT
+from penstock.records.compute import distinct_numbers
 from penstock.records.schema import GROUP_BYTES_MAX
 
 AHEAD = 4 << 20
@@ -142,7 +143,7 @@ class Replica:
         for one in catalog.segments:
             lsns.extend(one.lsns)
             lsns.extend([one.last] if len(one.lsns) else [])
-        self.stretches = np.unique(np.array(lsns, np.int64) >> STRETCH_BITS).tolist()
+        self.stretches = distinct_numbers(np.array(lsns, np.int64) >> STRETCH_BITS).tolist()
         self._attach(segment)
 
     def _attach(self, segment: Segment) -> None:

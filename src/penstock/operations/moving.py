@@ -28,6 +28,7 @@ from penstock.history.history import History
 from penstock.operations.story import Kept
 from penstock.records import properties as header_codec
 from penstock.records.causes import MOVED, REDRIVEN
+from penstock.records.compute import distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.field_tables import Table
@@ -224,7 +225,7 @@ def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.in
 def _named(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
     """LSNs that were named, ascending; which of them wait is looked at when they are moved."""
     core.queue(wanted.vhost, wanted.queue)
-    return np.unique(np.asarray(wanted.lsns or (), dtype=np.int64)), False
+    return distinct_numbers(np.asarray(wanted.lsns or (), dtype=np.int64)), False
 
 
 @dataclass(slots=True)

@@ -343,6 +343,48 @@ def test_a_lease_that_ended_meanwhile_is_silent() -> None:
     assert life.contents("q") == []
 
 
+def test_what_came_again_to_its_own_consumer_has_no_old_tag_after_a_rollback() -> None:
+    """Its old tag was back, too: what was said of it then ended the delivery that the client works on."""
+    life = Life(SimDisk(), clock())
+    life.declare("q", **{"x-lease-period": 1000})
+    fill(life, b"1")
+    client, [first] = consumer(life)
+    client.ack(first.tag)
+    life.run()
+    life.advance(2_000_000)
+    [again] = client.messages()
+    client.method(m.TxRollback())
+    life.run()
+    client.take(m.TxRollbackOk)
+    client.ack(first.tag)
+    commit(life, client)
+    assert life.core.queue("/", "q").leased == 1
+    client.ack(again.tag)
+    commit(life, client)
+    assert life.core.queue("/", "q").leased == 0
+    check(life)
+
+
+def test_what_ends_in_turns_of_three_ways_is_one_record_a_way(life: Life) -> None:
+    """Each turn was a step of its own: 300,000 acks and nacks in turns held up all others for minutes."""
+    life.declare("source", **LETTERS)
+    life.declare("dead")
+    fill(life, *(b"%d" % n for n in range(30)), queue="source")
+    client, got = consumer(life, "source")
+    client.method(m.BasicCancel("c"))
+    for one in got:
+        client.method((m.BasicAck(one.tag), m.BasicReject(one.tag, False), m.BasicReject(one.tag, True))[one.tag % 3])
+    first = life.core.next_lsn
+    client.method(m.TxCommit())
+    life.run()
+    (batch,) = life.log.batches(first, life.core.next_lsn)
+    kinds = [Kind(kind) for kind in batch.column("kind").to_pylist()]
+    assert len(kinds) - kinds.count(Kind.PUBLISH) == 5  # a route among them, and what tells of the transaction
+    assert life.contents("dead") == [b"%d" % n for n in range(0, 30, 3)]
+    assert life.contents("source") == [b"%d" % n for n in range(1, 30, 3)]
+    check(life)
+
+
 # -- bounds
 
 

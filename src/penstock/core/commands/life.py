@@ -41,6 +41,7 @@ from penstock.core.state.pending import Spans, begin, go_on, joined
 from penstock.core.state.queue_state import living_pairs
 from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs, pairs_of
+from penstock.records.compute import distinct_numbers
 from penstock.records.entries import Group
 from penstock.records.event_actions import Action
 from penstock.records.kinds import Kind
@@ -278,7 +279,7 @@ class Life(RecoveryCommands):
                 lsns = flat(one.waiting)
                 marked[name].append(lsns[spread(lsns, one.columns[name]) > 0])
         for name, marks in self._marks():
-            marks.reset(np.unique(np.concatenate([_NO_LSNS, *marked[name]])))
+            marks.reset(distinct_numbers(np.concatenate([_NO_LSNS, *marked[name]])))
 
     def boot(self, now: Now, *, clean: bool, next_lsn: int, leads: Reign | None = None) -> None:
         """Begin a run: the BOOT record, what ends with a process, then whatever fell due meanwhile.

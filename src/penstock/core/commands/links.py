@@ -29,6 +29,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import flat, ints
 from penstock.errors import PreconditionFailed
 from penstock.records.chunks import Chunk, Now, merged_spans, pack_pairs
+from penstock.records.compute import distinct_numbers
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
@@ -265,7 +266,7 @@ class LinkCommands(QueueCommands):
                 self._defer(now, queue, origin, range(*span), Verb.ACK, site, twins=twins)
         here: list[Chunk] = [range(*span) for span in merged_spans(found)]
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
-            lsns = np.unique(flat(here))
+            lsns = distinct_numbers(flat(here))
             here = [packed(lsns)]
         gone = list[int]() if twins else None
         self._out.begin()

@@ -24,6 +24,7 @@ from penstock.core.queue.order.runs import packed
 from penstock.core.state.lsns import Ints, flat
 from penstock.expr import FilterSet, TopicPattern, compile_filter
 from penstock.records.chunks import LSN_LIMIT, Chunk, pairs_of
+from penstock.records.compute import distinct_numbers
 
 KEPT = 16_384
 """Sequences of a publisher that are remembered at each site, behind its highest there."""
@@ -461,5 +462,5 @@ def translated(marks: Mapping[int, Chunk], brought: Mapping[int, Numbers], here:
         if left := [range(*one) for span in spans for one in numbers.unknown(*span)]:
             out[origin] = packed(flat(left))
     if ours:
-        out[here] = packed(np.unique(flat([*ours, out.get(here, range(0))])))
+        out[here] = packed(distinct_numbers(flat([*ours, out.get(here, range(0))])))
     return out

@@ -39,6 +39,7 @@ from penstock.core.state.lsns import Ints, flat, groups, spread
 from penstock.expr import compile_filter
 from penstock.expr.context import EVERYTHING
 from penstock.records.chunks import Chunk
+from penstock.records.compute import distinct_numbers
 from penstock.records.message_types import typed
 from penstock.records.queue_settings import QueueSettings
 
@@ -340,7 +341,7 @@ def _check_between(queue: Contents, place: Place) -> None:
 def _check_solid(queue: Contents) -> None:
     """A message stands once, and nothing lies within what is called solid."""
     everything = flat(snapshot(queue)[0])
-    assert len(np.unique(everything)) == len(everything), f"{queue!r}: a message is in two states"
+    assert len(distinct_numbers(everything)) == len(everything), f"{queue!r}: a message is in two states"
     for place in queue.places():
         for chunk in (*place.solid(), *(run.chunk for run in place.back() if run.solid and len(run.chunk))):
             low, high = np.searchsorted(everything, (chunk[0], chunk[-1] + 1)).tolist()

@@ -51,7 +51,7 @@ class Marked:
         inside = (place & 1).astype(bool)
         if not inside.any():
             return array("q")
-        self.used[np.unique(place[inside] >> 1)] = True
+        self.used[place[inside] >> 1] = True
         return runs_of(lsns, inside.astype(np.int64))
 
 

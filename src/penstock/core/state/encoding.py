@@ -38,6 +38,7 @@ from penstock.core.sizes import Sizes
 from penstock.core.sow.holding import SowState
 from penstock.core.state.lsns import CHUNK, Ints, ints, runs_of, spread, to_array
 from penstock.records.chunks import Chunk
+from penstock.records.compute import distinct_numbers
 from penstock.records.field_tables import Timestamp
 from penstock.records.queue_settings import QueueSettings, Retry
 
@@ -238,7 +239,7 @@ def pack(runs: array[int], lsns: Ints) -> tuple[object, bytes]:
         if len(lsns) * width < len(best[1]):
             numbers = np.where(used, values.astype(np.uint64) - np.uint64(base % (1 << 64)) + np.uint64(1), 0)
             best = ["values", width, base], narrow(numbers, width)
-    if len(best[1]) > 2 * len(lsns) and len(np.unique(values[:SAMPLE])) < SAMPLE // 2:
+    if len(best[1]) > 2 * len(lsns) and len(distinct_numbers(values[:SAMPLE])) < SAMPLE // 2:
         distinct, places = np.unique(values[used], return_inverse=True)
         if len(distinct) <= CODES_MOST:
             width = len(distinct).bit_length() + 7 >> 3

@@ -45,6 +45,7 @@ from penstock.core.state.lsns import (
 from penstock.core.state.objects import FOLDS_OF_QUEUES, Objects
 from penstock.core.state.queue_state import FoldedQueue, Part, QueueState, keep, living_pairs
 from penstock.errors import LogDamaged
+from penstock.records.compute import distinct_numbers
 from penstock.records.kinds import NO_ROUTE, PUBLISHES, Kind
 
 _OF_CONTROLS = ["name", "via", "route", "properties", "body"]
@@ -177,7 +178,7 @@ class Fold:
         own = stored.lsns
         for number, pieces in by_queue.items():
             queue = self._objects.queues[number]
-            where = pieces[0] if len(pieces) == 1 else np.unique(np.concatenate(pieces))
+            where = pieces[0] if len(pieces) == 1 else distinct_numbers(np.concatenate(pieces))
             if queue.since >= own[where[0]]:
                 where = where[own[where] > queue.since]
             if len(where):

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.records.chunks import LSN_LIMIT, Chunk, Longs
+from penstock.records.compute import distinct_numbers
 from penstock.records.kinds import Kind
 
 Ints = npt.NDArray[np.int64]
@@ -207,7 +208,7 @@ def count(pairs: Ints) -> int:
 
 def combined(one: Ints, other: Ints, keep: Callable[[Bools, Bools], Bools]) -> Ints:
     """The LSNs that `keep` says, of two sets of ascending disjoint pairs [a, b), shape (n, 2); as such pairs."""
-    edges = np.unique(np.concatenate((one.reshape(-1), other.reshape(-1))))
+    edges = distinct_numbers(np.concatenate((one.reshape(-1), other.reshape(-1))))
     if not len(edges):
         return edges.reshape(-1, 2)
     inside = [np.searchsorted(pairs.reshape(-1), edges[:-1], side="right") & 1 == 1 for pairs in (one, other)]

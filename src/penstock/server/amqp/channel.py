@@ -248,7 +248,7 @@ class Channel(Receiver):
         if too_large(properties, self.session.machine.frame_max) is not None:
             self._not_sendable(effect, piece, properties)
             return
-        if effect.attempt > 1 and self.tags.count:
+        if effect.attempt > 1:
             self.tags.supersede(effect.consumer, piece.chunk)
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
         assert piece.bodies is not None

@@ -69,7 +69,7 @@ class Commit:
     def _answer(self, done: Transacted) -> None:
         session, tx, counters, counts = self._session, self._tx, self._session.counters, self._channel.counts
         rows, acknowledged = tx.rows(), tx.acknowledged
-        tx.forget()
+        tx.keep()
         counters.acknowledged += acknowledged
         counts.acknowledged += acknowledged
         if done.published is not None:

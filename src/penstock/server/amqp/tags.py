@@ -2,7 +2,8 @@
 
 Deliveries stand in blocks of adjacent tags, ascending, so a tag is found by bisection.  Acks in order cut the first
 block; an ack in the middle marks one byte.  No object a message, whatever the order of the acks.  A block belongs to
-one consumer, or is what one step gave to many of them.
+one consumer, or is what one step gave to many of them.  What a transaction settles is marked as lent until it ends: its
+tags are spent, and outstanding again where it is rolled back.
 """
 
 from __future__ import annotations
@@ -26,9 +27,6 @@ Owner: TypeAlias = "Consumer | list[Consumer]"
 
 Settled = list["tuple[Owner, Chunk]"]
 
-Lent = list["tuple[Chunk, Consumer, Chunk]"]
-"""Tags (ascending) that were settled and can be taken back, whose they are, and their messages."""
-
 SMALL = 64
 """Deliveries smaller than this are joined with the one before."""
 BLOCK_MOST = 2048
@@ -41,8 +39,14 @@ UNINDEXED_MOST = 64
 """Blocks that are asked one by one for messages that are given again; of more there is an index."""
 UNINDEXED_SHARE = 1024
 """Of very many deliveries, one block for so many: what the index takes in costs something for all that is in it."""
+GONE, LENT = 1, 2
+"""Marks of tags that are not outstanding."""
 _LIVING = bytes([1]) + bytes(255)
-"""Turns marks of what is gone into marks of what is not."""
+"""Turns marks of what is not outstanding into marks of what is."""
+_SETTLED = {mark: bytes([mark, GONE, LENT]) + bytes(253) for mark in (GONE, LENT)}
+"""What becomes of marks when what is outstanding is settled."""
+_BACK, _ENDED = (bytes([0, GONE, after]) + bytes(253) for after in (0, GONE))
+"""What becomes of marks when nothing is lent any more: what was is outstanding again, or gone."""
 
 
 class UnknownTag(Exception):
@@ -56,23 +60,28 @@ class UnknownTag(Exception):
 class _Block:
     """Adjacent tags; `chunk[i]` is the message of tag `first + i`, and `owner` or `owner[i]` whose it is."""
 
-    __slots__ = ("chunk", "first", "gone", "left", "owner")
+    __slots__ = ("chunk", "first", "gone", "left", "lent", "owner")
 
     def __init__(self, first: int, owner: Owner, chunk: Chunk) -> None:
         self.first = first
         self.owner = owner
         self.chunk = chunk
-        self.gone: bytearray | None = None  # 1 for each tag that was settled; None: none was
+        self.gone: bytearray | None = None  # the mark of each tag that was settled, else 0; None: none was
         self.left = len(chunk)
+        self.lent = 0  # how many of its tags are
+
+    @property
+    def empty(self) -> bool:
+        """Whether none of its tags will be settled any more."""
+        return not self.left and not self.lent
 
     def holds(self, low: int, high: int) -> bool:
         """Whether all these places are outstanding (high exclusive, within the block)."""
-        return self.gone is None or self.gone.find(1, low, high) < 0
+        return self.gone is None or self.gone.count(0, low, high) == high - low
 
-    def tags(self, low: int, high: int) -> Chunk:
-        """The tags that are outstanding from place `low` to before `high`."""
-        every = range(self.first + low, self.first + high)
-        return every if self.gone is None else _living(every, self.gone[low:high])
+    def mark(self, place: int) -> int:
+        """GONE, LENT, or 0: it is outstanding."""
+        return 0 if self.gone is None else self.gone[place]
 
     def after(self, tag: int) -> tuple[int, Owner, Chunk]:
         """Its part from a tag on: the first tag, whose it is, and the messages."""
@@ -81,28 +90,43 @@ class _Block:
         owner, place = self.owner, tag - self.first
         return tag, owner[place:] if isinstance(owner, list) else owner, self.chunk[place:]
 
-    def take(self, low: int, high: int) -> tuple[Owner, Chunk]:
+    def take(self, low: int, high: int, mark: int = GONE) -> tuple[Owner, Chunk]:
         """Settle what is outstanding from place `low` to before `high`; its messages, and whose they are."""
         part, owner = self.chunk[low:high], self.owner
         gone = self.gone
         if isinstance(owner, list):
             owner = owner[low] if high == low + 1 else owner[low:high]
-        elif gone is None and low == 0:
+        elif gone is None and low == 0 and mark == GONE:
             self.first += high
             self.chunk = self.chunk[high:]
             self.left -= high
             return owner, part
         if gone is None:
             gone = self.gone = bytearray(len(self.chunk))
-        elif gone.find(1, low, high) >= 0:
+        elif gone.count(0, low, high) < high - low:
             if isinstance(owner, list):
                 owner = list(compress(owner, gone[low:high].translate(_LIVING)))
             part = _living(part, gone[low:high])
-        gone[low:high] = b"\x01" * (high - low)
+        gone[low:high] = gone[low:high].translate(_SETTLED[mark])
         self.left -= len(part)
-        if not self.left:
+        if mark == LENT:
+            self.lent += len(part)
+        elif not self.left and not self.lent:
             self.chunk, self.gone = range(0), None
         return owner, part
+
+    def end_lent(self, table: bytes, low: int = 0, high: int | None = None) -> int:
+        """Nothing of it is lent any more, from place `low` to before `high`; how many are outstanding again."""
+        assert self.gone is not None
+        marks = self.gone[low:high]
+        self.gone[low:high] = marks.translate(table)
+        ended = marks.count(LENT)
+        self.lent -= ended
+        back = ended if table is _BACK else 0
+        self.left += back
+        if not self.left and not self.lent:
+            self.chunk, self.gone = range(0), None
+        return back
 
 
 def _living(part: Chunk, gone: bytearray) -> Chunk:
@@ -122,7 +146,8 @@ class Tags:
     """Outstanding deliveries of a channel: `count` of them; `next` is the tag of the next delivery."""
 
     __slots__ = (
-        "_blocks", "_firsts", "_idle", "_index", "_joined", "_lone", "_skipped", "_start", "_tag", "count", "next",
+        "_blocks", "_firsts", "_idle", "_index", "_joined", "_lent", "_lone", "_skipped", "_start", "_tag", "count",
+        "next",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -134,6 +159,7 @@ class Tags:
         self._idle = 0  # empty blocks after the start
         self._index: TagIndex | None = None  # of blocks up to some tag, since they were asked for by message
         self._joined: array[int] | None = None  # the chunk of the last block, if it was made here
+        self._lent: dict[_Block, None] | None = None  # those of which something is lent
         self._skipped = False  # some tags name what nobody settles
         self._lone: tuple[Consumer, Chunk] | None = None  # all that is outstanding, one message; then no block has it
         self._tag = 0  # of that
@@ -197,19 +223,27 @@ class Tags:
 
         Settling one of those has no effect and is no mistake, for its lease ended by itself.
         """
+        if not self.count and not self._lent:
+            return
         self._place()
-        held = self.count
+        found = False
         for tag in self._tags_of(consumer, chunk):
             at = bisect_right(self._firsts, tag, self._start) - 1
             block = self._blocks[at] if at >= self._start else None
             place = tag - block.first if block is not None else 0
-            if block is None or place >= len(block.chunk) or not block.holds(place, place + 1):
+            if block is None or place >= len(block.chunk) or block.mark(place) == GONE:
                 continue  # it was settled
             if (block.owner[place] if isinstance(block.owner, list) else block.owner) is consumer:
-                self.count -= len(block.take(place, place + 1)[1])
+                found = True
+                if block.mark(place) == LENT:
+                    block.end_lent(_ENDED, place, place + 1)
+                    if not block.lent and self._lent is not None:
+                        del self._lent[block]
+                else:
+                    self.count -= len(block.take(place, place + 1)[1])
                 self._firsts[at] = block.first
-                self._idle += not block.left
-        if self.count < held:
+                self._idle += block.empty
+        if found:
             self._skipped = True
             self._sweep()
 
@@ -222,13 +256,18 @@ class Tags:
             if index is None or len(index) > 2 * self.count:
                 index, at = TagIndex(), self._start
             until = index.until
-            index.extend((block.after(until) for block in blocks[at:] if block.left), self.next)
+            index.extend((block.after(until) for block in blocks[at:] if not block.empty), self.next)
             self._index, at = index, len(blocks)
         out = [] if index is None else index.find(consumer, chunk)
         low, high = chunk[0], chunk[-1]
         for block in blocks[at:]:
             held, owner = block.chunk, block.owner
-            if block.left and held[0] <= high and held[-1] >= low and (owner is consumer or isinstance(owner, list)):
+            if (
+                not block.empty
+                and held[0] <= high
+                and held[-1] >= low
+                and (owner is consumer or isinstance(owner, list))
+            ):
                 out += [block.first + place for place in places(held, chunk)]
         return out
 
@@ -291,7 +330,7 @@ class Tags:
         owner, chunk = block.take(place, end)
         self.count -= len(chunk)
         self._firsts[at] = block.first
-        if not block.left:
+        if block.empty:
             self._let_go(at)
         return [(owner, chunk)]
 
@@ -309,8 +348,8 @@ class Tags:
             return owner[0] if isinstance(owner, list) else owner, chunk
         return None
 
-    def lend(self, low: int, high: int) -> Lent:
-        """As `settle`, in a way that `take_back` can undo."""
+    def lend(self, low: int, high: int) -> Settled:
+        """As `settle`, until `take_back` or `keep`."""
         self._place()
         if self._skipped:
             if high >= self.next:
@@ -323,36 +362,26 @@ class Tags:
             if at < self._start:
                 raise UnknownTag(low)
             self._must_hold(at, low, high)
-        lent: Lent = []
-        self._take(at, low, high, lent)
-        return lent
+        if self._lent is None:
+            self._lent = {}
+        return self._take(at, low, high, self._lent)
 
-    def take_back(self, lent: Lent) -> None:
-        """What was lent is outstanding again, under its old tags."""
-        self._place()
-        fresh: list[_Block] = []
-        for tags, consumer, chunk in lent:
-            start = 0
-            for stop in range(1, len(tags) + 1):
-                if stop < len(tags) and tags[stop] == tags[stop - 1] + 1:
-                    continue
-                first, n = tags[start], stop - start
-                self.count += n
-                at = bisect_right(self._firsts, first, self._start) - 1
-                block = self._blocks[at] if at >= self._start else None
-                if block is not None and block.gone is not None and first < block.first + len(block.chunk):
-                    place = first - block.first
-                    block.gone[place : place + n] = bytes(n)
-                    block.left += n
-                else:
-                    fresh.append(_Block(first, consumer, chunk[start:stop]))
-                start = stop
-        if fresh:
-            living = [block for block in self._blocks[self._start :] if block.left]
-            self._blocks = sorted([*living, *fresh], key=_first_of)
-            self._firsts = [block.first for block in self._blocks]
-            self._start, self._idle, self._joined = 0, 0, None
-        self._index = None  # made meanwhile it has none of them
+    def take_back(self) -> None:
+        """What was lent is outstanding again."""
+        self._end_lent(_BACK)
+
+    def keep(self) -> None:
+        """What was lent is settled for good."""
+        self._end_lent(_ENDED)
+
+    def _end_lent(self, table: bytes) -> None:
+        lent, self._lent = self._lent, None
+        if lent:
+            self._place()
+            for block in lent:
+                self.count += block.end_lent(table)
+                self._idle += block.empty
+            self._sweep()
 
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
@@ -389,9 +418,9 @@ class Tags:
                 raise UnknownTag(tag)
             at += 1
 
-    def _take(self, at: int, low: int, high: int, lent: Lent | None = None) -> Settled:
+    def _take(self, at: int, low: int, high: int, lent: dict[_Block, None] | None = None) -> Settled:
         out: Settled = []
-        if low == 0 and high >= self.next - 1 and lent is None:  # all, which may be very much
+        if low == 0 and high >= self.next - 1 and not self._lent and lent is None:  # all, which may be very much
             some = [block for block in self._blocks[self._start :] if block.left]
             self.count = 0
             self._sweep()
@@ -407,16 +436,15 @@ class Tags:
                 self._firsts[at] = block.first
             elif size:
                 start, end = max(low - block.first, 0), min(high + 1 - block.first, len(block.chunk))
-                tags = block.tags(start, end) if lent is not None and start < end else range(0)
                 if start < end:
-                    owner, chunk = block.take(start, end)
+                    owner, chunk = block.take(start, end, GONE if lent is None else LENT)
                     if len(chunk):
                         self.count -= len(chunk)
                         if lent is not None:
-                            lent += _apart(tags, owner, chunk)
+                            lent[block] = None
                         out.append((owner, chunk))
                         self._firsts[at] = block.first
-                        self._idle += not block.left
+                        self._idle += block.empty
             at += 1
         self._sweep()
         return out
@@ -431,15 +459,15 @@ class Tags:
     def _sweep(self) -> None:
         """Step over empty blocks at the front; drop those further on when they are many."""
         blocks = self._blocks
-        if not self.count:
+        if not self.count and not self._lent:
             self._blocks, self._firsts, self._start, self._idle, self._joined = [], [], 0, 0, None
             self._index = None
             return
-        while not blocks[self._start].left:
+        while blocks[self._start].empty:
             self._start += 1
             self._idle -= 1
         if self._start + self._idle > max(IDLE_MOST, len(blocks) // 2):
-            self._blocks = [block for block in blocks[self._start :] if block.left]
+            self._blocks = [block for block in blocks[self._start :] if not block.empty]
             self._firsts = [block.first for block in self._blocks]
             self._start = self._idle = 0
 
@@ -453,14 +481,3 @@ def singly(settled: Settled) -> list[tuple[Consumer, Chunk]]:
         else:
             out.append((owner, chunk))
     return out
-
-
-def _apart(tags: Chunk, owner: Owner, chunk: Chunk) -> Lent:
-    """What was taken of one block, each entry of one consumer."""
-    if not isinstance(owner, list):
-        return [(tags, owner, chunk)]
-    return [(range(tag, tag + 1), one, range(lsn, lsn + 1)) for tag, one, lsn in zip(tags, owner, chunk, strict=True)]
-
-
-def _first_of(block: _Block) -> int:
-    return block.first

@@ -7,25 +7,29 @@ request without being its answer goes behind those that are owed.  It knows noth
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable
-from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.commands.transactions import Ending
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import queue_of
 from penstock.errors import PreconditionFailed
+from penstock.records.chunks import as_chunk
+from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic, joined
 from penstock.records.schema import TRANSACTION_BYTES_MAX
-from penstock.server.amqp.tags import Lent, Tags
+from penstock.server.amqp.tags import SMALL, Tags, singly
 from penstock.server.base.faults import asker_of
 from penstock.server.transaction_memory import Charge
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
+    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.errors import MemoryShort
+    from penstock.records.chunks import Chunk
     from penstock.server.base.faults import Asker
     from penstock.server.engine import Engine
     from penstock.wire.amqp.methods import Method
@@ -131,14 +135,15 @@ END_COST = 16
 class Open:
     """The transaction of one channel: always open once tx.select was said, and empty after each end."""
 
-    __slots__ = ("_core", "_ends", "_runs", "_size", "_tags", "charge")
+    __slots__ = ("_core", "_ends", "_runs", "_size", "_tags", "acknowledged", "charge")
 
     def __init__(self, engine: Engine, tags: Tags, user: str, name: str, cut: Callable[[MemoryShort], object]) -> None:
         """name: of what it is, for who is told.  cut: closes the channel, for memory is short."""
         self._core = engine.core
         self._tags = tags
         self._runs: list[tuple[events.PublishRun, Topic | list[Topic]]] = []
-        self._ends: list[tuple[Lent, Verb]] = []
+        self._ends: dict[tuple[Consumer, Verb], array[int]] = {}  # messages, as they were settled
+        self.acknowledged = 0  # deliveries
         self._size = 0  # bytes of bodies and headers
         self.charge = Charge(engine.charges, user, name, cut)
 
@@ -165,25 +170,38 @@ class Open:
 
     def settle(self, low: int, high: int, verb: Verb) -> None:
         """Lend deliveries.  Raises UnknownTag."""
-        lent = self._tags.lend(low, high)
-        if lent:
-            self.charge.add(END_COST * sum(len(chunk) for _, _, chunk in lent))
-            self._ends.append((lent, verb))
+        lent = singly(self._tags.lend(low, high))
+        count = sum([len(chunk) for _, chunk in lent])
+        self.charge.add(END_COST * count)
+        if verb is Verb.ACK:
+            self.acknowledged += count
+        for consumer, chunk in lent:
+            lsns = self._ends.get((consumer, verb))
+            if lsns is None:
+                lsns = self._ends[consumer, verb] = array("q")
+            if len(chunk) < SMALL:
+                lsns.extend(chunk)
+            else:
+                lsns.frombytes(lsns_of(chunk).tobytes())
 
     def forget(self) -> None:
         """It has ended; what it was charged is given back."""
         self.charge.end()
-        self._runs, self._ends, self._size = [], [], 0
+        self._runs, self._ends, self._size, self.acknowledged = [], {}, 0, 0
 
     def close(self) -> None:
         """The channel is over: nothing of it is done."""
         self.forget()
         self.charge.close()
 
+    def keep(self) -> None:
+        """It was committed."""
+        self._tags.keep()
+        self.forget()
+
     def roll_back(self) -> None:
         """Publishes are forgotten, and what was settled is outstanding again."""
-        for lent, _ in self._ends:
-            self._tags.take_back(lent)
+        self._tags.take_back()
         self.forget()
 
     # -- what it comes to
@@ -198,11 +216,10 @@ class Open:
         return joined([Publishes(topics, run.properties, run.bodies) for run, topics in self._runs], size=self._size)
 
     def endings(self) -> list[Ending]:
-        """What it settled, in order, neighbours of one consumer and verb together."""
-        ends = [(consumer, verb, chunk) for lent, verb in self._ends for _, consumer, chunk in lent]
+        """What it settled: of each consumer what ends in one way together, in the order of the messages."""
         return [
-            Ending(queue_of(consumer), [chunk for _, _, chunk in some], verb, by=consumer)
-            for (consumer, verb), some in groupby(ends, key=lambda end: end[:2])
+            Ending(queue_of(consumer), [_ascending(lsns)], verb, by=consumer)
+            for (consumer, verb), lsns in self._ends.items()
         ]
 
     @property
@@ -210,11 +227,10 @@ class Open:
         """How many messages it holds."""
         return sum(len(run.bodies) for run, _ in self._runs)
 
-    @property
-    def acknowledged(self) -> int:
-        """How many deliveries it acks."""
-        return sum(len(chunk) for lent, verb in self._ends if verb is Verb.ACK for _, _, chunk in lent)
-
     def rows(self) -> list[tuple[events.PublishRun, int]]:
         """For each message its run, and its row there."""
         return [(run, row) for run, _ in self._runs for row in range(len(run.bodies))]
+
+
+def _ascending(lsns: array[int]) -> Chunk:
+    return as_chunk(array("q", distinct_numbers(lsns_of(lsns)).tobytes()))

@@ -24,6 +24,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.history.history import History
 from penstock.memory.slab import ROW_OVERHEAD, Piece
+from penstock.records.compute import distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
@@ -115,7 +116,7 @@ def _stamps(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
 def _times(lsns: pa.Array[Any], log: Log) -> npt.NDArray[np.int64]:
     """When rows that came from the log were published; 0 for one that the log has let go meanwhile."""
     asked = lsns.to_numpy()
-    wanted = np.unique(asked)
+    wanted = distinct_numbers(asked)
     found = np.zeros(len(wanted), np.int64)
     for batch in History(log, lambda: False).rows_at(wanted):
         places = np.searchsorted(wanted, batch.column("lsn").to_numpy())

@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.core.effects import Verb
 from penstock.errors import InvalidArgument
+from penstock.records.compute import distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.units import LONGEST
 from penstock.wire.fields import Fields, nearest, read_json
@@ -91,7 +92,7 @@ def read_settles(received: Received) -> tuple[dict[Settle, array[int]], Attempts
     groups: dict[Settle, array[int]] = {}
     if all(values.count(values[0]) == rows for values in told):
         key = _settle(*(values[0] for values in told))
-        groups[key] = array("q", np.unique(np.asarray(numbers, np.int64)).tolist())
+        groups[key] = array("q", distinct_numbers(np.asarray(numbers, np.int64)).tolist())
     else:
         for key, lsn in zip(zip(*told, strict=True), numbers, strict=True):
             groups.setdefault(_settle(*key), array("q")).append(lsn)

@@ -34,6 +34,7 @@ from penstock.expr import Value, compile_value
 from penstock.expr.values import number
 from penstock.records import properties as header_codec
 from penstock.records.chunks import Chunk, Longs, as_chunk
+from penstock.records.compute import distinct_numbers
 from penstock.records.queue_settings import LEVELS
 
 Ints = npt.NDArray[np.int64]
@@ -90,7 +91,7 @@ class _Block:
         self.sealed = True
         self.lsns = as_chunk(self.lsns)
         ranks = np.frombuffer(self.ranks, dtype=np.int64)
-        if len(np.unique(ranks[:1024])) > 256:
+        if len(distinct_numbers(ranks[:1024])) > 256:
             return
         distinct, codes = np.unique(ranks, return_inverse=True)
         if len(distinct) <= 256:

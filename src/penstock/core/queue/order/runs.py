@@ -25,7 +25,7 @@ import numpy.typing as npt
 from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.state.lsns import chunked, stretches
 from penstock.records.chunks import Chunk, as_chunk, pairs_of, united
-from penstock.records.compute import lsns_of
+from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.kinds import HEAD
 
 Key: TypeAlias = tuple[int, int]
@@ -141,7 +141,7 @@ def sorted_chunk(chunks: Sequence[Chunk]) -> Chunk:
     total = sum(map(len, chunks))
     if total < SMALL:
         return united(chunks)
-    return packed(np.unique(np.concatenate([view(chunk) for chunk in chunks])))
+    return packed(distinct_numbers(np.concatenate([view(chunk) for chunk in chunks])))
 
 
 def tidy(lsns: npt.NDArray[np.int64]) -> list[Chunk]:

@@ -1,0 +1,34 @@
+"""Arrays of numbers: each once, and by nothing that takes long for many."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import penstock
+from penstock.records.compute import distinct_numbers
+
+SOURCES = Path(penstock.__file__).parent
+
+
+@pytest.mark.parametrize("values", [[], [7], [7, 7], [3, 1, 2, 3, 1], list(range(300)), list(range(300, 0, -2))])
+def test_numbers_are_ascending_and_each_is_there_once(values: list[int]) -> None:
+    found = distinct_numbers(np.array(values, np.int64))
+    assert found.tolist() == sorted(set(values))
+    assert found.dtype == np.int64
+
+
+def test_nothing_asks_numpy_for_the_numbers_alone() -> None:
+    """NumPy fills a table for that since 2.3: 0.8 s for 300,000 that were in order, and the loop waited for it."""
+    found = list[str]()
+    for path in sorted(SOURCES.rglob("*.py")):
+        text = path.read_text()
+        if "np.unique(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "np.unique" and not node.keywords:
+                found.append(f"{path.relative_to(SOURCES)}:{node.lineno}")
+    assert found == []
