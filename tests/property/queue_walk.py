@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.core.effects import Verb
 from penstock.core.queue import delays, expiry
+from penstock.core.queue.settling import leases
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.bounds import BOUNDS, Bound, Change, drawn
@@ -137,12 +138,12 @@ class Walk:
         """Those of this walk: of every other one some.
 
         Where newcomers expire at once, and are decided one by one, all of them expire in one step: a newcomer is
-        offered to nobody while older ones are at it.  Where a depth is kept, all whose time has come come at once: it
-        is filled up between two steps, and those of the second step come on top.
+        offered to nobody while older ones are at it.  Where a depth is kept, all whose time has come come at once, and
+        leases end at once: it is filled up between two steps, and those of the second step come on top.
         """
         out = drawn(dice, BOUNDS) + drawn(dice, self.IN_STEPS) if dice.random() < 0.5 else []
         at_once = self.SINGLY and 0 in (settings.expiration, settings.message_ttl)
-        whole = ([expiry] if at_once else []) + ([delays] if self.kind == "depth" else [])
+        whole = ([expiry] if at_once else []) + ([delays, leases] if self.kind == "depth" else [])
         return [one for one in out if one[0] not in whole]
 
     def run(self) -> int:
