@@ -83,6 +83,12 @@ class _Block:
         """GONE, LENT, or 0: it is outstanding."""
         return 0 if self.gone is None else self.gone[place]
 
+    def may_be_settled(self, place: int, by: Consumer) -> bool:
+        """Whether it is a delivery to this consumer that is outstanding or lent."""
+        if place >= len(self.chunk) or self.mark(place) == GONE:
+            return False
+        return (self.owner[place] if isinstance(self.owner, list) else self.owner) is by
+
     def after(self, tag: int) -> tuple[int, Owner, Chunk]:
         """Its part from a tag on: the first tag, whose it is, and the messages."""
         if tag <= self.first:
@@ -230,22 +236,22 @@ class Tags:
         for tag in self._tags_of(consumer, chunk):
             at = bisect_right(self._firsts, tag, self._start) - 1
             block = self._blocks[at] if at >= self._start else None
-            place = tag - block.first if block is not None else 0
-            if block is None or place >= len(block.chunk) or block.mark(place) == GONE:
-                continue  # it was settled
-            if (block.owner[place] if isinstance(block.owner, list) else block.owner) is consumer:
+            if block is not None and block.may_be_settled(tag - block.first, consumer):
                 found = True
-                if block.mark(place) == LENT:
-                    block.end_lent(_ENDED, place, place + 1)
-                    if not block.lent and self._lent is not None:
-                        del self._lent[block]
-                else:
-                    self.count -= len(block.take(place, place + 1)[1])
+                self._forget(block, tag - block.first)
                 self._firsts[at] = block.first
                 self._idle += block.empty
         if found:
             self._skipped = True
             self._sweep()
+
+    def _forget(self, block: _Block, place: int) -> None:
+        if block.mark(place) != LENT:
+            self.count -= len(block.take(place, place + 1)[1])
+            return
+        block.end_lent(_ENDED, place, place + 1)
+        if not block.lent and self._lent is not None:
+            del self._lent[block]
 
     def _tags_of(self, consumer: Consumer, chunk: Chunk) -> list[int]:
         """Under which tags the consumer may hold these: by the index, and by the blocks that are newer than it."""

@@ -195,7 +195,7 @@ class Open:
         self.charge.close()
 
     def keep(self) -> None:
-        """It was committed."""
+        """It was committed: what it settled is settled for good."""
         self._tags.keep()
         self.forget()
 
