@@ -162,6 +162,11 @@ def seconds_of(value: Duration, what: str) -> float:
     return min(span(value, what) / 1e6, FOR_EVER_S)
 
 
+def left_of(value: Duration, what: str) -> float:
+    """Seconds of what is left to wait: of a number below zero, whose time is over, none.  Errors as of `seconds_of`."""
+    return 0.0 if isinstance(value, int | float) and value < 0 else seconds_of(value, what)
+
+
 def format_address(host: str, port: int | str) -> str:
     """`host:port`, with an IPv6 host in brackets: without them nobody can tell where the port begins."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -30,7 +30,7 @@ from penstock.client.link import Link, Outage, crowded
 from penstock.client.messages import B, Message, Rows
 from penstock.client.transactions import Opening
 from penstock.errors import PenstockError, Unavailable
-from penstock.units import until_of
+from penstock.units import Duration, left_of, until_of
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -116,13 +116,13 @@ class Consumer(Generic[B]):
             if not self._entered:
                 self.close()
 
-    def take(self, timeout: float | None = None) -> Message[B] | None:
-        """The next message; None when none came for so many seconds, or when the consumer is closed.
+    def take(self, timeout: Duration | None = None) -> Message[B] | None:
+        """The next message; None when none came for so long, or when the consumer is closed.
 
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
         """
-        return self._take(self._timeout if timeout is None else timeout)
+        return self._take(self._timeout if timeout is None else left_of(timeout, "timeout"))
 
     def _take(self, timeout: float | None) -> Message[B] | None:
         if self._exchange.answers.ended is not None and self._dropping:
@@ -162,7 +162,7 @@ class Consumer(Generic[B]):
             else:
                 self._past.lapse()
 
-    def take_batch(self, timeout: float | None = None) -> Batch[B] | None:
+    def take_batch(self, timeout: Duration | None = None) -> Batch[B] | None:
         """What came together, as one Arrow batch; None and errors as of `take`."""
         message = self.take(timeout)
         return None if message is None else self.batch_of(message)
@@ -298,13 +298,13 @@ class Consumer(Generic[B]):
         asked["consume"] |= {name: value or None if name == "filter" else value for name, value in terms.items()}
         self._command = orjson.dumps({"consume": {k: v for k, v in asked["consume"].items() if v is not None}})
 
-    def flush(self, timeout: float = CLOSE_S) -> None:
+    def flush(self, timeout: Duration = CLOSE_S) -> None:
         """Wait until everything settled so far is durable.
 
         Raises Unavailable when it takes longer or the connection breaks, and, once, when a connection broke before the
         server had said so of all that was settled over it; LogBroken when it never will be.
         """
-        self._exchange.durable(timeout)
+        self._exchange.durable(left_of(timeout, "timeout"))
         if self._past.unknown:
             unknown, self._past.unknown = self._past.unknown, 0
             told = f"a connection was lost with {unknown:,} settles on their way"

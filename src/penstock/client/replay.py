@@ -32,7 +32,7 @@ from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.client.waiting import begun, come
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
-from penstock.units import Duration, seconds_of, until_of
+from penstock.units import Duration, left_of, seconds_of, until_of
 
 logger = logging.getLogger("penstock.client")
 
@@ -163,14 +163,14 @@ class Replay:
             raise StopIteration
         return message
 
-    def take(self, timeout: float | None = None) -> Message | None:
-        """The next message; None at the end, and when none came for so many seconds, by default those that the replay
+    def take(self, timeout: Duration | None = None) -> Message | None:
+        """The next message; None at the end, and when none came for so long, by default those that the replay
         was asked for with: then this may be called again.  Errors come with the first.
 
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
         """
-        return self._take(self._timeout if timeout is None else timeout)
+        return self._take(self._timeout if timeout is None else left_of(timeout, "timeout"))
 
     def _take(self, timeout: float | None) -> Message | None:
         if self._last is not None and self._done is not None:

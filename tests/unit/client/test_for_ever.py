@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -75,3 +77,35 @@ def test_a_consumer_does_not_say_that_it_is_there_all_the_time(heartbeat: Any) -
         jobs = client.consume("jobs", heartbeat=heartbeat)
         assert (jobs._exchange._beat, jobs.effective_backlog) == (1 / 3, 32)
         jobs.close()
+
+
+@pytest.mark.parametrize("within", ["50ms", timedelta(milliseconds=50), 0, -1.5])
+def test_a_wait_is_said_as_every_duration_is(within: Any) -> None:
+    """Below zero, what is left of a time that is over: nothing is waited for."""
+    with Broker(CONFIG) as broker, penstock.connect(broker.flight_url) as client:
+        with client.consume("jobs") as consumer, client.replay("people", follow=True) as replay:
+            assert (consumer.take(within), consumer.take_batch(within), replay.take(within)) == (None, None, None)
+            consumer.flush("5s")
+        asyncio.run(_of_asyncio(broker.flight_url, within))
+
+
+async def _of_asyncio(url: str, within: Any) -> None:
+    client = await penstock.aio.connect(url)
+    async with client, client.consume("jobs") as consumer, client.replay("people", follow=True) as replay:
+        assert await consumer.take(within) is None
+        assert await consumer.take_batch(within) is None
+        assert await replay.take(within) is None
+        await consumer.flush("5s")
+
+
+@pytest.mark.parametrize("within", ["soon", True, float("nan"), [1]])
+def test_and_what_is_no_duration_is_refused_by_name(within: Any) -> None:
+    with (
+        Broker(CONFIG) as broker,
+        penstock.connect(broker.flight_url) as client,
+        client.consume("jobs") as consumer,
+        client.replay("people", follow=True) as replay,
+    ):
+        for call in (consumer.take, consumer.take_batch, consumer.flush, replay.take):
+            with pytest.raises(InvalidArgument, match="timeout"):
+                call(within)

@@ -138,8 +138,8 @@ def test_the_numbers_that_are_asked_for_are_those_that_there_are() -> None:
     found = {(where.rpartition(".")[2], name) for where, _, name, _ in others()}
     assert found >= {
         ("move", "rate"), ("move", "count"), ("replay", "limit"), ("publish", "mandatory"), ("peek", "count"),
-        ("take", "timeout"), ("consume", "backlog"), ("set_policy", "priority"), ("worker", "concurrency"),
-        ("flush", "timeout"), ("connect", "verify"), ("release_stream", "drop"),
+        ("consume", "backlog"), ("set_policy", "priority"), ("worker", "concurrency"),
+        ("connect", "verify"), ("release_stream", "drop"),
     }  # fmt: skip
 
 

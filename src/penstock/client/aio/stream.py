@@ -27,7 +27,7 @@ from penstock.client.arguments import arguments_checked
 from penstock.client.batches import RowNumbers
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
-from penstock.units import Duration
+from penstock.units import Duration, left_of
 
 
 @arguments_checked
@@ -200,10 +200,10 @@ class Stream(ABC, Generic[Blocking, Found, Item]):
         """Whether no thread uses the blocking one, so that it may be asked here for what it has already."""
         return self._coming is None and not self._turn.locked() and not self._closed
 
-    async def _next(self, wait: Callable[[float | None], Found | None], within: float | None = None) -> Found | None:
-        """What `wait`, in a thread, finds within so many seconds; None, too, when this is closed."""
+    async def _next(self, wait: Callable[[float | None], Found | None], within: Duration | None = None) -> Found | None:
+        """What `wait`, in a thread, finds within so long; None, too, when this is closed."""
         loop = asyncio.get_running_loop()
-        until = None if within is None else loop.time() + within
+        until = None if within is None else loop.time() + left_of(within, "timeout")
         try:
             async with asyncio.timeout_at(until):
                 await self._turn.acquire()
@@ -270,8 +270,8 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
     def __init__(self, start: Callable[[], Awaitable[consumer.Consumer[B]]]) -> None:
         super().__init__(start, "penstock-aio-consumer")
 
-    async def take(self, timeout: float | None = None) -> Message[B] | None:  # noqa: ASYNC109 - same name as in `Consumer`
-        """The next message; None when none came for so many seconds, or when the consumer is closed."""
+    async def take(self, timeout: Duration | None = None) -> Message[B] | None:  # noqa: ASYNC109 - same name as in `Consumer`
+        """The next message; None when none came for so long, or when the consumer is closed."""
         if self._closed:
             return None
         opened = await self._open()
@@ -280,7 +280,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
             message = await self._next(opened.take, timeout)
         return None if message is None else Message(message, self._run)
 
-    async def take_batch(self, timeout: float | None = None) -> Batch[B] | None:  # noqa: ASYNC109 - as of `take`
+    async def take_batch(self, timeout: Duration | None = None) -> Batch[B] | None:  # noqa: ASYNC109 - as of `take`
         """What came together, as one Arrow batch; None as of `take`."""
         message = await self.take(timeout)
         if message is None or self._opened is None:
@@ -328,7 +328,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
         opened = await self._open()
         await self._run(partial(opened.replace, filter=filter, max_backlog=max_backlog, queue=queue))
 
-    async def flush(self, timeout: float = consumer.CLOSE_S) -> None:  # noqa: ASYNC109 - same name as in `Consumer`
+    async def flush(self, timeout: Duration = consumer.CLOSE_S) -> None:  # noqa: ASYNC109 - same name as in `Consumer`
         """Wait until everything settled so far is durable.  As `client.consumer.Consumer.flush`."""
         if self._opened is not None:
             await self._run(partial(self._opened.flush, timeout))
@@ -368,8 +368,8 @@ class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
         """How often the connection was lost and is there again."""
         return 0 if self._opened is None else self._opened.restarts
 
-    async def take(self, timeout: float | None = None) -> messages.Message | None:  # noqa: ASYNC109 - as of `Replay`
-        """The next message; None at the end, and when none came for so many seconds, as of `Replay.take`."""
+    async def take(self, timeout: Duration | None = None) -> messages.Message | None:  # noqa: ASYNC109 - as of `Replay`
+        """The next message; None at the end, and when none came for so long, as of `Replay.take`."""
         if self._closed:
             return None
         return await self._next((await self._open()).take, timeout)
