@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from message_samples import SAMPLES, Sample
+from penstock.errors import InvalidArgument
 from penstock.expr.batches import PROPERTIES as NAMES
 from penstock.records.properties import Properties, encode
 from penstock.server.sql.duckdb_engine import Engine
@@ -54,6 +55,42 @@ def test_the_body_as_json(sample: Sample, engine: Engine) -> None:
     [one, other] = asked(engine, "SELECT json FROM t ORDER BY lsn", bodies, sample.name, sample.properties)
     assert orjson.loads(str(one["json"])) == sample.read(bodies[0])
     assert other["json"] is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "near"),
+    [
+        ("SELECT regoin FROM t", "; did you mean 'region'?"),
+        ("SELECT x.Regoin FROM t AS x", "; did you mean 'region'?"),
+        ("SELECT lsn FROM t ORDER BY totl", "; did you mean 'total'?"),
+        ("SELECT regoin.city FROM t", "; did you mean 'region'?"),
+        ("SELECT stat FROM t", "; did you mean 'state'?"),
+        ("SELECT zzzz FROM t", ""),
+    ],
+)
+def test_a_column_that_is_not_there_is_told_with_the_near_one(sql: str, near: str, engine: Engine) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        asked(engine, sql, [orjson.dumps(one) for one in ORDERS], "json")
+    told = str(caught.value)
+    assert near in told
+    assert "Candidate" not in told if near else "did you mean" not in told
+    assert told.endswith("\nFields of the bodies are columns, too: id, total, region, note.")
+
+
+def test_nor_are_very_many_fields_told(engine: Engine) -> None:
+    with pytest.raises(InvalidArgument, match=r"f00, .*, f19 and 280 more\.$"):
+        asked(engine, "SELECT zzzz FROM t", [orjson.dumps({f"f{n:02}": n for n in range(300)})], "json")
+
+
+def test_nor_where_there_are_none(engine: Engine) -> None:
+    with pytest.raises(InvalidArgument, match="too: none of the bodies there has one"):
+        asked(engine, "SELECT zzzz FROM t", [b"[1]"], "json")
+
+
+def test_what_a_table_of_the_statement_lacks_is_not_proposed_though_bodies_have_it(engine: Engine) -> None:
+    sql = "WITH x AS (SELECT id FROM t) SELECT region FROM x"
+    with pytest.raises(InvalidArgument, match='"region" not found in FROM clause!\nCandidate bindings: "id"\nFields'):
+        asked(engine, sql, [orjson.dumps(one) for one in ORDERS], "json")
 
 
 def test_bodies_without_fields(engine: Engine) -> None:

@@ -13,7 +13,7 @@ What lies in files counts as put aside (`sql.spill`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from penstock.server.sql.statement import (
     Statement,
     Use,
     examine,
+    without_column,
 )
 from penstock.server.sql.value_types import (
     AS_READ,
@@ -205,6 +206,7 @@ class Engine:
         self._aside = Aside(bounds.folder, bounds.spill, bounds.memory // 8)
         self._by_disk = bounds.spill if bounds.by_disk else None
         self._kept: list[Kept] = []
+        self._named: dict[str, None] = {}  # fields of bodies, wanted or not
         self._locked = False
         self._set(
             memory_limit=f"{bounds.counted}B",
@@ -258,6 +260,7 @@ class Engine:
             for page in kept.fill(batches):
                 if fields is not None:
                     fields.look(page)
+                    self._named |= fields.names
             self._db.register(name, kept)
             source, columns = self._shown(use, statement, kept, name, {} if fields is None else fields.found(use.name))
             self._view(use, source, columns)
@@ -343,7 +346,7 @@ class Engine:
 
     def told(self, error: Exception) -> PenstockError:
         """An error as a user reads it, without places of this machine."""
-        found = told(error)
+        found = told(error, self._named)
         if self._by_disk is not None and isinstance(found, ResourceExhausted):
             found = ResourceExhausted(
                 f"the statement needs more than sql.memory and the disk allow: of what is free it may put aside "
@@ -391,7 +394,7 @@ def _without_end(sql: str) -> str:
     return text.decode()
 
 
-def told(error: Exception) -> PenstockError:
+def told(error: Exception, fields: Collection[str] = ()) -> PenstockError:
     """DuckDB's error as ours: its own words, without its advice about settings nobody can change here."""
     if isinstance(error, PenstockError):
         return error
@@ -408,6 +411,4 @@ def told(error: Exception) -> PenstockError:
         return Unavailable(f"what the statement puts aside cannot be written or read: {first}")
     kind, colon, rest = text.partition(": ")
     text = rest if colon and kind.endswith("Error") else text
-    if text.startswith("Referenced column"):
-        text += "\nA field of the bodies is a column when at least one message there has it."
-    return InvalidArgument(text[:1000])
+    return InvalidArgument(without_column(text, fields)[:1000])

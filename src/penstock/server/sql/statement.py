@@ -12,7 +12,9 @@ A name alone is the first of these that there is.  A topic of an exchange of its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import orjson
@@ -329,6 +331,30 @@ def columns(
         beside |= {ENCODED}
     chosen += sorted(beside.difference(chosen))
     return tuple(chosen) or ("lsn" if "lsn" in there else there[0],)
+
+
+_NO_COLUMN = re.compile(r'(?:^Referenced (?:column|table)|does not have a column named) "((?:[^"]|"")+)"')
+
+FIELDS_TOLD = 20
+"""Fields of bodies that are named where a column is none of them, each with at most `FIELD_TOLD` characters."""
+
+FIELD_TOLD = 40
+
+
+def without_column(text: str, fields: Collection[str]) -> str:
+    """DuckDB's words; of a column that there is not, with the one that may have been meant, and the fields of bodies.
+
+    The statement's tables hold the columns that it names alone, so DuckDB proposes others than may have been meant.
+    """
+    if (found := _NO_COLUMN.search(text)) is None:
+        return text
+    name = found[1].replace('""', '"').lower()
+    known = {one.lower() for one in (*fields, *RECORDS.names, *MADE) if one not in UNSHOWN}
+    if name not in known and (near := known_name(name, known)):
+        text = text.splitlines()[0].rstrip("!") + near
+    told = ", ".join(one[:FIELD_TOLD] for one in islice(fields, FIELDS_TOLD)) or "none of the bodies there has one"
+    more = f" and {len(fields) - FIELDS_TOLD} more" if len(fields) > FIELDS_TOLD else ""
+    return f"{text}\nFields of the bodies are columns, too: {told}{more}."
 
 
 def missing(vhost: str, use: Use, there: Sequence[str]) -> NotFound:

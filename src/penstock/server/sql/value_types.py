@@ -286,6 +286,8 @@ class Fields:
         self._wanted = wanted
         self._seen = set[str]()
         self._shape: dict[str, Shape] = {}
+        self.names: dict[str, None] = {}
+        """Of all fields, wanted or not, as they came; no more than `FIELDS_MAX` and one."""
 
     def look(self, page: pa.RecordBatch) -> None:
         """Learn from the bodies of a page."""
@@ -318,6 +320,8 @@ class Fields:
     def _merge(self, found: dict[str, object]) -> None:
         shape, wanted = self._shape, self._wanted
         for name, told in found.items():
+            if len(self.names) <= FIELDS_MAX:
+                self.names[name] = None
             if wanted is None or name.lower() in wanted:
                 one = read_shape(told)
                 shape[name] = merged(shape[name], one) if name in shape else one
