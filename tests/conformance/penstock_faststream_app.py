@@ -37,6 +37,12 @@ class Order(BaseModel):
     id: int
 
 
+class Load(BaseModel):
+    """What may be none of JSON's numbers."""
+
+    load: float
+
+
 class Counting(BaseMiddleware):  # type: ignore[misc]
     """Sees what goes in and out."""
 
@@ -291,6 +297,8 @@ async def asked(broker: PenstockBroker) -> list[str]:
     calls: list[dict[str, Any]] = [
         {"topic": None}, {"priority": 999}, {"priority": -1}, {"priority": "high"}, {"correlation_id": "x" * 300},
         {"headers": {"x" * 300: 1}}, {"mandatory": "no"}, {"message": b"x" * (17 << 20)},
+        {"message": {"load": float("nan")}}, {"message": Load(load=float("-inf"))},
+        {"message": "\ud800"},
     ]  # fmt: skip
     return [await refused(lambda one=one: broker.publish(**{"message": "x", **body, **one})) for one in calls]
 

@@ -47,6 +47,9 @@ def test_an_application(house: FlightHouse) -> None:
             f"publish: field name '{'x' * 40}' has 300 bytes, 255 are allowed",
             "publish: mandatory is 'no', not True or False or None: that is of type str",
             "publish: a body has 17825792 bytes; at most 16777216 are taken",
+            "a body does not become JSON: nan at /load is none of its numbers; None becomes null",
+            "a body does not become JSON: -inf at /load is none of its numbers; None becomes null",
+            "body is '\\ud800', which is no text in UTF-8",
         ]
     )
     assert told.pop("declared") == [

@@ -35,12 +35,24 @@ def body_of(body: object) -> tuple[bytes, str | None]:
     if isinstance(body, str):
         return encoded(body, "body"), None
     made = to_json(body)
-    if b"null" in made:
+    refuse_not_finite(body, made)
+    return made, JSON
+
+
+_NOT_FINITE = (b"null", b"NaN", b"Infinity")
+"""What encoders write for such a number."""
+
+
+def refuse_not_finite(body: object, made: bytes) -> None:
+    """InvalidArgument for a number that JSON does not have: it would be read back as None, or not at all.
+
+    made: what some encoder made of the body.
+    """
+    if any(word in made for word in _NOT_FINITE):
         for place, value in _everything(body):
-            if isinstance(value, float) and not isfinite(value):  # it would be read back as None
+            if isinstance(value, float) and not isfinite(value):
                 told = f"{value} at {place} is none of its numbers; None becomes null"
                 raise InvalidArgument(f"a body does not become JSON: {told}")
-    return made, JSON
 
 
 def _everything(body: object) -> Iterator[tuple[str, object]]:

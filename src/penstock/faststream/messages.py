@@ -23,6 +23,8 @@ from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, Response
 
 from penstock.client import aio
+from penstock.client.arguments import encoded
+from penstock.client.json_bodies import JSON, refuse_not_finite
 from penstock.client.messages import Receipt, TableReceipt
 from penstock.client.outgoing import columns_of, one_row
 from penstock.errors import PenstockError, Unavailable
@@ -206,11 +208,20 @@ class Producer(ProducerProto[PublishCommand]):
         return self._client
 
     async def publish(self, cmd: PublishCommand) -> Receipt:
-        body, kind = await self.codec.encode(cmd.body, self.serializer)
+        body, kind = await self._encoded(cmd.body)
         return await self.client.publish(
             cmd.destination, body, headers=cmd.headers or None, content_type=kind, correlation_id=cmd.correlation_id,
             reply_to=cmd.reply_to or None, **cmd.options,
         )  # fmt: skip
+
+    async def _encoded(self, body: Any) -> tuple[bytes, str | None]:
+        """As the codec has it.  InvalidArgument for what is no text in UTF-8, and for what it wrote that is no JSON."""
+        if isinstance(body, str):
+            encoded(body, "body")
+        data, kind = await self.codec.encode(body, self.serializer)
+        if kind == JSON:
+            refuse_not_finite(body, data)
+        return data, kind
 
     async def publish_batch(self, cmd: PublishCommand) -> TableReceipt:
         rows = [await self.row(cmd, body) for body in cmd.batch_bodies]
@@ -220,7 +231,7 @@ class Producer(ProducerProto[PublishCommand]):
 
     async def row(self, cmd: PublishCommand, body: Any) -> dict[str, object]:
         """What is published, by the columns of a publish.  InvalidArgument; TypeError for what is no option."""
-        data, kind = await self.codec.encode(body, self.serializer)
+        data, kind = await self._encoded(body)
         said = {"content_type": kind, "reply_to": cmd.reply_to or None, "correlation_id": cmd.correlation_id}
         options = {name: value for name, value in cmd.options.items() if name not in OF_ALL}
         row = columns_of(data, cmd.headers, **{**dict.fromkeys(OF_ONE), **said, **options})
