@@ -160,10 +160,12 @@ def test_every_state_of_a_checkpoint(lab: Lab, tmp_path: Path) -> None:
         ({"queue": "source", "stream": "x", "filter": "/id = 1"}, "the queue's own filter decides"),
         ({"queue": "source", "stream": "x", "mode": "log"}, "mode log reads a topic"),
         ({"queue": "source", "stream": "x", "direct": "true"}, "mode queue reads through Flight alone"),
-        ({"queue": "source", "stream": "log-1"}, "stream 'log-1' reads the log"),
+        ({"queue": "source", "stream": "of-a-topic"}, "stream 'of-a-topic' reads the log"),
     ],
 )
 def test_a_stream_that_cannot_be_is_refused(lab: Lab, tmp_path: Path, options: dict[str, str], told: str) -> None:
+    lab.declare("source", "sink")
+    lab.act("stream_open", stream="of-a-topic", topic="source")
     with pytest.raises(Exception, match="INVALID|penstock|stream") as caught:
         lab.write(lab.stream(**options).select("body"), tmp_path, topic="sink")
     assert told in sentence(caught.value)

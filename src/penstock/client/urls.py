@@ -141,7 +141,8 @@ class Address:
 
     def __str__(self) -> str:
         """The address as a URL, without the password."""
-        return f"penstock{'s' if self.tls else ''}://{self.user}@{format_address(self.host, self.port)}{self.vhost}"
+        path = "" if self.vhost == "/" else quote(self.vhost, safe="")
+        return f"penstock{'s' if self.tls else ''}://{self.user}@{format_address(self.host, self.port)}/{path}"
 
 
 def parse_url(

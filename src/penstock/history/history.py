@@ -329,7 +329,7 @@ class History:
             name = pa.scalar(command.topic)
             wanted: Callable[[Any], Any] = lambda names: compute.equal(names, name)  # noqa: E731 - one line, one use
         else:  # somewhere in the name, as `underlying_topic` does
-            wanted = partial(named, matches=Memo(NAMES_MOST, _search(cast("str", command.pattern))).__getitem__)
+            wanted = partial(named, matches=Memo(NAMES_MOST, search_of(cast("str", command.pattern))).__getitem__)
 
         def mask(batch: pa.RecordBatch) -> pa.Array[Any]:
             right = of_vias(batch.column("via"), vias)
@@ -427,10 +427,11 @@ def names_wanted(command: Replay) -> Wanted:
     """What the names of a replay's topics are."""
     if command.topic is not None:
         return command.topic
-    return _search(cast("str", command.pattern))
+    return search_of(cast("str", command.pattern))
 
 
-def _search(text: str) -> Callable[[str], bool]:
+def search_of(text: str) -> Callable[[str], bool]:
+    """What a pattern of topics finds.  InvalidArgument for one that RE2 cannot run."""
     try:
         return searcher(text)
     except PatternError as error:

@@ -91,10 +91,7 @@ class ReadOptions:
         """Whether what is published to this topic of the default exchange is read, as far as options tell."""
         if self.topic is None or self.exchange:
             return topic in (self.queue, self.view)
-        try:
-            return topic_pattern(self.topic)(topic)
-        except ValueError:  # no pattern: the server says so
-            return False
+        return topic_pattern(self.topic)(topic)
 
     def replay(self) -> dict[str, object]:
         """Fields of a replay that choose the messages."""
@@ -120,9 +117,15 @@ class ReadOptions:
 
 
 def _topic(take: Taker, name: str) -> str | None:
-    """A topic's name, or a pattern, which may be longer: what is none of them is the server's to say."""
+    """A topic's name, or a pattern, which may be longer."""
     text = str(take.text(name))
-    return take.name(name) if PATTERN_LETTERS.isdisjoint(text) else text
+    if PATTERN_LETTERS.isdisjoint(text):
+        return take.name(name)
+    try:
+        topic_pattern(text)
+    except ValueError as error:
+        raise InvalidArgument(f"option {name if name != 'path' else 'topic'}: {error}") from None
+    return text
 
 
 def _states(take: Taker, name: str) -> tuple[str, ...]:
@@ -389,10 +392,11 @@ def _source(take: Taker, values: Mapping[str, Any]) -> dict[str, str]:
     """What `load(name)` stands for.  InvalidArgument unless exactly one thing is read."""
     named = [name for name in ("topic", "queue", "view", "log") if values.get(name)]
     if take.text("path") is not None:
-        path = str(_topic(take, "path"))
         if named:
             raise InvalidArgument("load(name) is short for option topic or queue: give one of them")
-        return {"queue" if values.get("mode") in ("queue", "changes") else "topic": path}
+        if values.get("mode") in ("queue", "changes"):
+            return {"queue": str(take.name("path"))}
+        return {"topic": str(_topic(take, "path"))}
     if len(named) != 1:
         raise InvalidArgument(
             f"options {' and '.join(named)} exclude each other: read one of them"

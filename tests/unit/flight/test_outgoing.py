@@ -268,6 +268,8 @@ def test_addresses() -> None:
     assert parse_url("host:99", user="a", password="b") == Address("host", 99, "a", "b", "/", False)
     assert parse_url("penstock://[::1]:7").location == "grpc://[::1]:7"
     assert "secret" not in str(parse_url("penstock://u:secret@h"))
+    for said in ("penstock://u@h:8815/", "penstock://u@h:8815/orders", "penstocks://u@h:1/a%2Fb"):
+        assert str(parse_url(said)) == said
 
 
 @pytest.mark.parametrize("url", ["amqp://h", "penstock://", "penstock://h:99999", "penstock://h?x=1"])

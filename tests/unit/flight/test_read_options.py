@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from penstock.errors import ExpressionError, InvalidArgument
@@ -112,7 +114,6 @@ def test_a_time_behind_the_year_9999_is_told() -> None:
         ({"topic": "^t"}, True),
         ({"topic": "^x"}, False),
         ({"topic": "t", "exchange": "x"}, False),
-        ({"topic": "^(t"}, False),  # no pattern: the server says so
         ({"queue": "t"}, True),
         ({"queue": "q"}, False),
         ({"view": "t"}, True),
@@ -146,6 +147,13 @@ def test_a_limit_is_told_by_the_name_of_its_option(given: dict[str, str], told: 
     """And not by a server's word for it, when the query runs already."""
     with pytest.raises(InvalidArgument, match=f"^option {told}"):
         read_options(given)
+
+
+@pytest.mark.parametrize("name", ["topic", "path"])
+@pytest.mark.parametrize(("text", "why"), [("a(", "missing )"), ("x{100000}", "invalid repetition size"), ("\\", "trai")])
+def test_a_pattern_that_is_none_is_told_by_the_name_of_its_option(name: str, text: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"^option topic: {re.escape(repr(text))} is no RE2 pattern: {re.escape(why)}"):
+        read_options({"url": "penstock://localhost", "stream": "s", name: text})
 
 
 @pytest.mark.parametrize("name", ["topic", "queue", "path", "exchange", "settleStream", "txnAppId"])

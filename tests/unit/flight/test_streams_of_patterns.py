@@ -30,6 +30,15 @@ def test_who_may_read_no_topic_neither_takes_over_nor_forgets_a_stream_of_a_patt
             assert reader.action("stream_open", stream="s", pattern=".*")["epoch"] == 2
 
 
+def test_a_pattern_that_is_none_is_no_streams() -> None:
+    """A stream reads what it was opened for, so from then on it read nothing, and its name was taken."""
+    with broker_of({"name": "q"}) as broker, penstock.connect(broker.flight_url) as client:
+        for exchange in ("", "amq.topic"):
+            with pytest.raises(InvalidArgument, match="pattern 'a\\(' is not a regular expression: missing \\)"):
+                client.action("stream_open", stream="s", pattern="a(", exchange=exchange)
+        assert client.action("stream_open", stream="s", pattern="a.*")["epoch"] == 1
+
+
 USERS = (("ann", ""), ("bob", ""), ("eve", "administrator"))
 
 

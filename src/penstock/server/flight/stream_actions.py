@@ -18,7 +18,7 @@ from penstock.core.state.lsns import Ints
 from penstock.core.streams import Resumed
 from penstock.core.streams.stream_table import Range, available, difference
 from penstock.errors import InvalidArgument, NotFound
-from penstock.history.history import Limits, Measured
+from penstock.history.history import Limits, Measured, search_of
 from penstock.records.chunks import Chunk
 from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.calls import Caller
@@ -257,6 +257,8 @@ def definition(
         return None
     if topic is not None and pattern is not None:
         raise InvalidArgument("a stream reads a topic or a pattern of topics, not both")
+    if pattern is not None:
+        search_of(pattern)  # one that cannot be read is no stream's: it reads nothing else from then on
     asked = {"vhost": vhost, "exchange": exchange, "topic": topic, "pattern": pattern, "filter": filter}
     return {name: value for name, value in asked.items() if value is not None}
 
