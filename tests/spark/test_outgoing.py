@@ -102,6 +102,17 @@ def test_json_of_a_column_is_that_of_its_values(kind: pa.DataType) -> None:
     assert [json.loads(text) for text in rows_as_json(some, ["a b", "id"]).to_pylist()] == expected[17:57]
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_no_two_keys_of_a_map_have_one_name(kind: pa.DataType) -> None:
+    """What is no number was `null`, each of them, and who reads such an object finds the last."""
+    keys = [0.5, -2.0, math.nan, math.inf, -math.inf]
+    rows = [[(key, n) for n, key in enumerate(keys)], None, [(math.inf, 7)]]
+    batch = pa.record_batch({"m": pa.array(rows, pa.map_(kind, pa.int64()))})
+    names = ["0.5", "-2.0", "NaN", "Infinity", "-Infinity"]
+    expected = [{"m": {name: n for n, name in enumerate(names)}}, {"m": None}, {"m": {"Infinity": 7}}]
+    assert [json.loads(text) for text in rows_as_json(batch, ["m"]).to_pylist()] == expected
+
+
 def test_json_of_nothing() -> None:
     batch = pa.record_batch({"a": pa.nulls(2, pa.string()), "b": pa.nulls(2)})
     assert rows_as_json(batch, ["a", "b"]).to_pylist() == [b'{"a":null,"b":null}'] * 2

@@ -104,6 +104,13 @@ def _floats(column: Any) -> Texts:
     return compute.if_else(compute.is_finite(column), text, "null")
 
 
+def _float_names(column: Any) -> Texts:
+    """As keys of an object, of which no two are one: what is no number has a name of its own, as `to_json` has it."""
+    beyond = compute.if_else(compute.greater(column, 0.0), "Infinity", "-Infinity")
+    other = compute.if_else(compute.is_nan(column), "NaN", beyond)
+    return compute.if_else(compute.is_finite(column), _floats(column), other)
+
+
 def _times(column: Any, zone: str | None) -> Texts:
     if zone is not None and zone != "UTC":
         column = column.cast(pa.timestamp("us", tz="UTC"))
@@ -125,7 +132,8 @@ def _lists(offsets: Any, inner: Texts, before: str, after: str) -> Texts:
 
 def _maps(column: Any) -> Texts:
     keys = column.keys
-    name, quoted = _texts(keys)
+    floating = pa.types.is_floating(keys.type)
+    name, quoted = (_float_names(keys), True) if floating else _texts(keys)
     if not quoted and not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
         name, quoted = _escaped(name)
     if quoted:
