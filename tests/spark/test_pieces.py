@@ -259,6 +259,13 @@ def test_what_says_too_little_is_told_with_its_cause_in_java() -> None:
     text += "\t... 81 more\n\n\n\tat py4j.P(P:4)"
     assert short(text) == "Task not serializable: java.lang.IllegalStateException: Illegal size 3 of collection"
     assert short("Task not serializable") == "Task not serializable"
+    wrote = "Task failed while writing rows to file:/t/.penstock_batch=1.part"
+    failed = (
+        f"An error occurred while calling o5.parquet.\n: a.SparkException: [TASK_WRITE_FAILED] {wrote}. SQLSTATE: 5"
+    )
+    assert short(f"{failed}\n\tat a.X(Y:1)\nCaused by: java.io.IOException: File name too long\n\tat b.X(Y:1)") == (
+        f"{wrote}: java.io.IOException: File name too long"
+    )
 
 
 class Captured(Exception):

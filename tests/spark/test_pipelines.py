@@ -207,9 +207,36 @@ def test_a_row_of_a_view_without_its_key_is_told_with_the_way_out(lab: Lab, tmp_
     assert [one.json() for one in lab.client.sow("by-region")] == [{"region": "EU", "id": 1}]
 
 
+def test_texts_whose_folder_is_that_of_null_are_null(lab: Lab, tmp_path: Path) -> None:
+    """Spark writes each by itself, and failed at the second file of one name, so that the pipeline ended there."""
+    lab.declare("holed")
+    texts = ["", None, "a/b", "__HIVE_DEFAULT_PARTITION__", "", None]
+    for number, text in enumerate(texts):
+        lab.client.publish("holed", {"id": number, "a.`k": text})
+    source = {"queue": "holed", "columns": "id BIGINT, `a.``k` STRING"}
+    to = [{"table": str(tmp_path / "holed"), "partition_by": ["a.`k"]}]
+    sql = "SELECT id, `a.``k` FROM input"
+    run(lab, define(name="holed", sql=sql, **{"from": source}, to=to), tmp_path / "spark")
+    found = lab.spark.read.parquet(str(tmp_path / "holed")).select("id", "`a.``k`")
+    assert sorted(tuple(row) for row in found.collect()) == [
+        (number, text if text == "a/b" else None) for number, text in enumerate(texts)
+    ]
+
+
+NAMED = [{"table": "x", "partition_by": ["k"]}]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        (
+            {"sql": "SELECT id, X'00' AS k FROM input", "to": NAMED},
+            "partition_by names 'k', which is binary, and",
+        ),
+        (
+            {"sql": "SELECT id, array(1) AS k FROM input", "to": NAMED},
+            "partition_by names 'k', which is array<int>,",
+        ),
         ({"sql": "SELECT body, lsn FROM input", "to": [{"topic": "x"}]}, "column 'lsn' has no place beside 'body'"),
         ({"python": "nowhere:f", "to": [{"topic": "x"}]}, "python = 'nowhere:f' cannot be loaded"),
     ],

@@ -150,9 +150,10 @@ def test_a_limit_is_told_by_the_name_of_its_option(given: dict[str, str], told: 
 
 
 @pytest.mark.parametrize("name", ["topic", "path"])
-@pytest.mark.parametrize(("text", "why"), [("a(", "missing )"), ("x{100000}", "invalid repetition size"), ("\\", "trai")])
+@pytest.mark.parametrize(("text", "why"), [("a(", "missing )"), ("x{100000}", "invalid repetition"), ("\\", "trai")])
 def test_a_pattern_that_is_none_is_told_by_the_name_of_its_option(name: str, text: str, why: str) -> None:
-    with pytest.raises(InvalidArgument, match=f"^option topic: {re.escape(repr(text))} is no RE2 pattern: {re.escape(why)}"):
+    told = re.escape(f"option topic: {text!r} is no RE2 pattern: {why}")
+    with pytest.raises(InvalidArgument, match=f"^{told}"):
         read_options({"url": "penstock://localhost", "stream": "s", name: text})
 
 

@@ -152,6 +152,8 @@ _ENDS = re.compile(r"(?:\s*SQLSTATE: |\s+at \S+\(|== |=== |\s*$)")
 _CAUSE = "Caused by: "
 _VAGUE = frozenset({"Task not serializable", "Python worker failed to connect back"})
 """What says too little without the cause in Java that is told last.  It is the machine that fails, and not a row."""
+_WRITING = "Task failed while writing rows to "
+"""The same of files, whose folder is told, and a row may be to blame."""
 _NO_ROW = ("penstock.errors.", "java.io.", "OSError: [Errno ", "No space left on device", *sorted(_VAGUE))
 _WRAPPERS = ("pyspark.", "py4j.")
 """Modules whose exceptions pass on what Java says."""
@@ -167,7 +169,8 @@ def short(text: str, stack: str = "") -> str:
         return said
     plain = _STATE.sub("", _CONDITION.sub("", _first_told(text))).replace(".;", ";")
     behind = (line.strip() for line in (text + "\n" + stack).splitlines())
-    if plain.rstrip(" ;.") in _VAGUE and (causes := [line for line in behind if line.startswith(_CAUSE)]):
+    vague = plain.rstrip(" ;.") in _VAGUE or plain.startswith(_WRITING)
+    if vague and (causes := [line for line in behind if line.startswith(_CAUSE)]):
         plain = f"{plain.rstrip(' ;.')}: {causes[-1].removeprefix(_CAUSE)}"
     return plain[:LENGTH_MAX].rstrip(" ;")
 

@@ -165,7 +165,7 @@ class Outputs:
                 continue
             if not schema.fields:
                 raise InvalidArgument(f"{target.text}: there is no column to write")
-            refuse_partitions(schema.names, target)
+            refuse_partitions(schema, target)
             names = [name.lower() for name in schema.names]  # as Spark tells columns of files apart
             for name in schema.names:
                 if names.count(name.lower()) > 1:
@@ -296,7 +296,8 @@ def write_folder(
     aside, old = parent / f".{name}.part", parent / f".{name}.old"
     for leftover in (aside, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    frame.write.mode("overwrite").partitionBy(*partition_by).parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
+    write = named_apart(frame, partition_by).write.mode("overwrite").partitionBy(*partition_by)
+    write.parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
     for path in aside.rglob("*"):
         sync(path)
     sync(aside)
@@ -308,6 +309,25 @@ def write_folder(
     return True
 
 
+NAMELESS = ("binary", "array", "map", "struct", "variant")
+"""Types whose values name no folder."""
+
+NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
+"""Texts whose folder is the one of NULL.  Spark takes the three for different ones as it writes, and fails where two of
+them meet in a task, as the second file is there already."""
+
+
+def named_apart(frame: Any, partition_by: Sequence[str]) -> Any:
+    """The frame with NULL, as whoever reads the folders finds it, for texts that are called as NULL is."""
+    from pyspark.sql import functions
+
+    for name in partition_by:
+        if frame.schema[name].dataType.typeName() == "string":
+            column: Any = functions.col(f"`{name.replace('`', '``')}`")
+            frame = frame.withColumn(name, functions.when(~column.isin(*NULLS), column))
+    return frame
+
+
 def refuse_folder(folder: Path) -> None:
     """A complete aggregate replaces a link, never a folder that somebody else has made."""
     if folder.exists() and not folder.is_symlink():
@@ -316,9 +336,15 @@ def refuse_folder(folder: Path) -> None:
         )
 
 
-def refuse_partitions(names: Sequence[str], target: Output) -> None:
-    """Folders are named by columns that are there, and files hold at least one more."""
+def refuse_partitions(schema: Any, target: Output) -> None:
+    """Folders are named by columns that are there and have a text of their own, and files hold at least one more."""
+    names: Sequence[str] = schema.names
     for name in target.partition_by:
+        if name in names and (kind := schema[name].dataType).typeName() in NAMELESS:
+            raise InvalidArgument(
+                f"{target.text}: partition_by names {name!r}, which is {kind.simpleString()}, and no folder is called "
+                "so: cast it, or name another column"
+            )
         if name not in names:
             raise InvalidArgument(
                 f"{target.text}: partition_by names {name!r}, and there are the columns {', '.join(names)}"
