@@ -421,6 +421,10 @@ def test_what_changes_is_told_by_an_exchange(connect: Callable[..., pika.Blockin
     assert (made.headers["queue"], made.headers["vhost"]) == (name, "/")
     assert made.timestamp == made.headers["timestamp_in_ms"] // 1000
     assert (made.headers["name"], made.headers["durable"]) == (name, False), "RabbitMQ's names, too"
+    came = heard["connection.created"][-1].headers
+    assert came["client_properties"]["product"] == "Pika Python Client Library"
+    assert came["client_properties"]["capabilities"]["basic.nack"] is True
+    assert (came["auth_mechanism"], came["frame_max"], came["ssl"]) == ("PLAIN", 131072, False)
     other.basic_publish("amq.rabbitmq.event", "queue.created", b"made up")
     with pytest.raises(ChannelClosedByBroker) as refused:
         other.queue_declare(name)

@@ -10,7 +10,7 @@ told.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import orjson
 
@@ -19,7 +19,7 @@ from penstock.core.topology.topology import EVENTS
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Topic
-from penstock.server.notices import Connected, Happened, clipped, ends
+from penstock.server.notices import AMQP, Connected, Happened, clipped, ends
 
 if TYPE_CHECKING:
     from penstock.records.field_tables import Table
@@ -61,23 +61,8 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 BY_ITSELF = "rmq-internal"
 """Who did what nobody asked for, as RabbitMQ calls itself there."""
 
-PROTOCOLS = {"amqp": "AMQP 0-9-1"}
+PROTOCOLS = {"amqp": AMQP}
 """What RabbitMQ calls doors; others have their own names."""
-
-
-class Session(Connected, Protocol):
-    """A connection that somebody logs in with."""
-
-    @property
-    def machine(self) -> Machine:
-        """Its protocol."""
-        ...
-
-
-class Machine(Protocol):
-    """What a client has said of itself."""
-
-    mechanism: str
 
 
 class EventExchange:
@@ -108,12 +93,12 @@ class EventExchange:
             }  # fmt: skip
             self._tell("channel.created" if opened else "channel.closed", fields, session.user)
 
-    def logged_in(self, session: Session) -> None:
+    def logged_in(self, session: Connected) -> None:
         """Somebody has logged in over AMQP."""
         if self._takes():
             fields = {
                 **ends(session), "name": session.user, "connection_name": session.name,
-                "connection_type": "network", "ssl": session.tls is not None, "protocol": PROTOCOLS["amqp"],
+                "connection_type": "network", "ssl": session.tls is not None, "protocol": AMQP,
                 "auth_mechanism": session.machine.mechanism,
             }  # fmt: skip
             self._tell("user.authentication.success", fields)
@@ -160,10 +145,11 @@ def _as_header(one: Happened) -> bytes:
         renamed["source_kind"] = "exchange"
     asked = {} if one.by is None else {"user_who_performed_action": one.by or BY_ITSELF}
     plain = {**one.fields, **renamed, **asked, "timestamp_in_ms": one.time // 1000}
-    arguments = plain.get("arguments")
-    fields = {**plain, "arguments": as_table(cast("Table", arguments))} if isinstance(arguments, Mapping) else plain
+    tables = {key: as_table(cast("Table", value)) for key, value in plain.items() if isinstance(value, Mapping)}
     properties = header_codec.Properties(
-        headers=cast("Table", fields), delivery_mode=header_codec.PERSISTENT, timestamp=one.time // 1_000_000
+        headers=cast("Table", {**plain, **tables}),
+        delivery_mode=header_codec.PERSISTENT,
+        timestamp=one.time // 1_000_000,
     )
     try:
         return header_codec.encode(properties)

@@ -22,7 +22,7 @@ from penstock.server.amqp.channel import Channel
 from penstock.server.bulk.relay import bytes_between
 from penstock.server.counters import STATS, Rates, look, with_rates
 from penstock.server.doors.door_process import figures_of
-from penstock.server.notices import end_of, ends
+from penstock.server.notices import end_of, ends, said_of
 from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
@@ -293,11 +293,10 @@ class Links:
                 yield self._connection(session, node)
 
     def _connection(self, session: Connection, node: str) -> dict[str, object]:
-        machine, clock = session.machine, self.server.engine.clock
+        clock = self.server.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
         age_us = clock.mono() - session.opened_at
-        called = machine.client_properties.get("connection_name")
         return {
             "name": session.name,
             "node": node,
@@ -305,19 +304,11 @@ class Links:
             "user": session.user,
             "user_who_performed_action": session.user,
             "type": "network",
-            "protocol": "AMQP 0-9-1",
-            "auth_mechanism": machine.mechanism,
             "state": "closing" if session.closing else "blocked" if waits else "running",
-            "ssl": session.tls is not None,
-            **({} if session.tls is None else session.tls.plain()),
             **ends(session),
+            **said_of(session),
             "channels": len(session.channels),
-            "channel_max": machine.channel_max,
-            "frame_max": machine.frame_max,
-            "timeout": machine.heartbeat,
             "connected_at": (clock.wall() - age_us) // 1000,
-            "client_properties": machine.client_properties,
-            **({"user_provided_name": called} if isinstance(called, str) else {}),
             **self._rates.told(
                 session.name, clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
             ),

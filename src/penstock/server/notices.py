@@ -26,7 +26,7 @@ from penstock.core.queue.dispatching.consumers import UNLIMITED
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
-from penstock.core.state.encoding import as_table
+from penstock.core.state.encoding import as_table, wrap
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Control, Group
 from penstock.records.kinds import Kind
@@ -180,10 +180,13 @@ def clipped(value: object) -> object:
 
 QUEUE_ID = struct.Struct("<q")
 
+AMQP = "AMQP 0-9-1"
+"""What RabbitMQ calls the protocol."""
+
 Header = Mapping[str, object]
 
-_Attended: TypeAlias = tuple[str, Header]
-"""An event of a consumer, and its fields."""
+_Attended: TypeAlias = tuple[str, Header, str]
+"""An event of a consumer, its fields, and whose it is."""
 
 
 class _Known(NamedTuple):
@@ -194,6 +197,20 @@ class _Known(NamedTuple):
     header: Header
     about: tuple[str, str] | None  # vhost and name; None: it is gone, and its end is told
     by: str
+
+
+class Machine(Protocol):
+    """What a client has said of itself, and what was agreed with it."""
+
+    mechanism: str
+    channel_max: int
+    frame_max: int
+    heartbeat: int  # seconds
+
+    @property
+    def client_properties(self) -> Mapping[str, object]:
+        """What it calls itself, and can do."""
+        ...
 
 
 class Connected(Protocol):
@@ -211,6 +228,11 @@ class Connected(Protocol):
         """Both of its ends."""
         ...
 
+    @property
+    def machine(self) -> Machine:
+        """Its protocol."""
+        ...
+
 
 def end_of(address: str, what: str = "") -> dict[str, object]:
     """Host and port of one end, by RabbitMQ's names: what + "host", what + "port"."""
@@ -221,6 +243,19 @@ def end_of(address: str, what: str = "") -> dict[str, object]:
 def ends(session: Connected) -> dict[str, object]:
     """Where its client is, and where it came to."""
     return {**end_of(session.peer, "peer_"), **end_of(session.local)}
+
+
+def said_of(session: Connected) -> dict[str, object]:
+    """What its client has said of itself and what was agreed with it, by RabbitMQ's names."""
+    machine = session.machine
+    properties = machine.client_properties
+    called = properties.get("connection_name")
+    return {
+        "protocol": AMQP, "auth_mechanism": machine.mechanism, "ssl": session.tls is not None,
+        **({} if session.tls is None else session.tls.plain()), "channel_max": machine.channel_max,
+        "frame_max": machine.frame_max, "timeout": machine.heartbeat, "client_properties": properties,
+        **({"user_provided_name": called} if isinstance(called, str) else {}),
+    }  # fmt: skip
 
 
 class Notices:
@@ -322,9 +357,9 @@ class Notices:
     # -- who comes and goes
 
     def _attend(self, some: Sequence[_Attended]) -> None:
-        for name, fields in some:
+        for name, fields, by in some:
             vhost, queue = str(fields["vhost"]), str(fields["queue"])
-            self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=vhost, queue=queue)
+            self.feed.tell(name, self._runtime.clock.wall(), fields, vhost=vhost, queue=queue, by=by)
 
     def connection(self, session: Connected, *, opened: bool) -> None:
         """An AMQP connection opened its vhost, or is gone."""
@@ -333,8 +368,9 @@ class Notices:
             "user": session.user,
             "vhost": session.vhost,
             **ends(session),
-            "ssl": session.tls is not None,
+            **said_of(session),
         }
+        fields["client_properties"] = wrap(fields["client_properties"])
         if not opened:
             fields["seconds"] = round((self._runtime.clock.mono() - session.opened_at) / 1e6, 3)
         name = "connection.created" if opened else "connection.closed"
@@ -357,7 +393,7 @@ def _attended(came: bool, consumer: Consumer) -> _Attended:
         "vhost": queue.vhost, "queue": queue.name, "consumer_tag": consumer.tag, "client": consumer.client,
         "ack_required": not consumer.no_ack, "exclusive": consumer.exclusive,
         "prefetch_count": 0 if consumer.limit >= UNLIMITED else consumer.limit,
-    }  # fmt: skip
+    }, str(getattr(consumer.holder, "user", ""))  # fmt: skip
 
 
 # -- records as events

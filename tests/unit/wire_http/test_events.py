@@ -97,17 +97,24 @@ def test_every_event_of_the_page_can_be_asked_for() -> None:
 def test_connections_and_consumers_come_and_go(http: Http) -> None:
     with reader(http, "interval=off&only=connection,consumer") as stream:
         stream.until("hello")
-        connection = pika.BlockingConnection(pika.URLParameters(http.broker.amqp_url))
+        asked = pika.URLParameters(http.broker.amqp_url)
+        asked.client_properties = {"connection_name": "billing", "odd": b"\xff"}
+        connection = pika.BlockingConnection(asked)
         channel = connection.channel()
         channel.basic_consume("q", lambda *_: None, consumer_tag="mine")
         connection.process_data_events()
         channel.basic_get("q")  # looks once: no consumer
         opened = stream.until("connection.created")
         assert opened.data["user"] == "guest"
-        assert stream.until("consumer.created").data["consumer_tag"] == "mine"
+        assert (opened.data["auth_mechanism"], opened.data["protocol"]) == ("PLAIN", "AMQP 0-9-1")
+        assert opened.data["user_provided_name"] == opened.data["client_properties"]["connection_name"] == "billing"
+        came = stream.until("consumer.created").data
+        assert (came["consumer_tag"], came["by"]) == ("mine", "guest")
         connection.close()
-        assert stream.until("consumer.deleted").data["queue"] == "q"
-        assert stream.until("connection.closed").data["name"] == opened.data["name"]
+        gone = stream.until("consumer.deleted").data
+        assert (gone["queue"], gone["by"]) == ("q", "guest")
+        closed = stream.until("connection.closed").data
+        assert [key for key in opened.data if closed[key] != opened.data[key] and key != "time"] == []
 
 
 def test_a_deleted_queue_ends_its_consumers(http: Http) -> None:
