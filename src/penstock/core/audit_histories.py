@@ -398,4 +398,4 @@ def _compare(
         here, there = waiting[number], folded[number]
         if not np.array_equal(there, here):
             text = f"{queues[number][0].title}: the fold finds {len(there)} messages waiting, the records {len(here)}"
-            find(np.setxor1d(there, here), text)
+            find(np.setxor1d(there, here, assume_unique=True), text)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.records.chunks import LSN_LIMIT, Chunk
-from penstock.records.compute import lsns_of
+from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.message_bodies import lengths
 
 if TYPE_CHECKING:
@@ -482,7 +482,7 @@ class Sizes(Rows):
             begins = np.maximum(touching[:, 0], low)
             begun, ended = (np.searchsorted(touching[:, side], firsts, side="right") for side in (0, 1))
             inside = begun > ended
-            places = np.union1d(begins, firsts[inside])
+            places = distinct_numbers(np.concatenate((begins, firsts[inside])))
             values = sizes[np.searchsorted(firsts, places, side="right") - 1]
             turns = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1])))
             out._extend(places[turns], values[turns])

@@ -250,7 +250,8 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if len(theirs):
         aside |= np.isin(lsns, theirs, assume_unique=True)
     late = [lsn for place, lsn in keys if place != lsn]
-    _load_fresh(queue, lsns[~aside], np.union1d(lsns[aside], np.array(late, dtype=np.int64)))
+    others = distinct_numbers(np.concatenate((lsns[aside], np.array(late, dtype=np.int64))))
+    _load_fresh(queue, lsns[~aside], others)
     if aside.any():
         queue.agenda |= ATTEMPTS
         _load_apart(queue, lsns[aside], told[aside])
