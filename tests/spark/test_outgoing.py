@@ -17,7 +17,7 @@ import pytest
 from penstock.errors import DiskFull, InvalidArgument, QueueFull
 from penstock.spark.remote import Where
 from penstock.spark.sink import patiently, write_options
-from penstock.spark.sink_rows import PIECE_BYTES, outgoing, pieces, rows_as_json
+from penstock.spark.sink_rows import PIECE_BYTES, order_of, outgoing, pieces, rows_as_json
 
 UTC = pa.timestamp("us", tz="UTC")
 
@@ -100,6 +100,13 @@ def test_json_of_a_column_is_that_of_its_values(kind: pa.DataType) -> None:
     assert [json.loads(text) for text in rows_as_json(batch, ["a b", "id"]).to_pylist()] == expected
     some = batch.slice(17, 40)
     assert [json.loads(text) for text in rows_as_json(some, ["a b", "id"]).to_pylist()] == expected[17:57]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
+def test_text_is_ordered_by_its_bytes_however_spark_sends_it(kind: pa.DataType) -> None:
+    """With spark.sql.execution.arrow.useLargeVarTypes it was taken for numbers, or refused where it is none."""
+    batch = pa.record_batch({"id": pa.array(["9", "10", "b"], kind)})
+    assert order_of(batch, "id").to_pylist() == [b"9", b"10", b"b"]
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)

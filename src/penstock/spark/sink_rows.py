@@ -330,12 +330,15 @@ def check_order(kinds: dict[str, str], order: str | None) -> None:
         )
 
 
+_TEXTS = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
+
+
 def order_of(batch: pa.RecordBatch, name: str) -> Column:
     """A column as int64, or text as bytes.  InvalidArgument for a row that has no place."""
     given = column(batch, name)
     if given.null_count:
         raise InvalidArgument(f"option ordered: column {name!r} has {given.null_count} nulls, which have no place")
-    if pa.types.is_string(given.type) or pa.types.is_binary(given.type):
+    if any(test(given.type) for test in _TEXTS):
         return cast("Column", given.cast(pa.binary()))
     if pa.types.is_date(given.type):
         given = given.cast(pa.int32())
