@@ -218,7 +218,7 @@ def test_a_follower_says_who_leads_instead_of_an_answer(cluster: Cluster) -> Non
     assert (status, said["error"]) == (421, "misdirected_request")
     assert f"{leader.name} leads" in said["reason"]
     assert str(leader.stream) in said["reason"]
-    assert follower.get("/readyz") == (503, {"ready": False, "leader": leader.name})
+    assert follower.get("/readyz") == (503, {"ready": False, "status": "following", "leader": leader.name})
     assert [one.get("/leader")[0] for one in (leader, follower)] == [200, 503]
     assert [one.get("/replica")[0] for one in (leader, follower)] == [503, 200]
 

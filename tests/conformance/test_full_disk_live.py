@@ -71,6 +71,10 @@ def test_a_full_disk_is_left_by_a_purge(tmp_path: Path, monkeypatch: pytest.Monk
         sent = server.fill()
         assert sent > 20
         assert server.told("/healthz")["status"] == "full"
+        assert server.told("/readyz") == {"ready": False, "status": "full"}
+        assert server.told("/leader") == {"role": "leading"}, (
+            "who makes room comes by the way that balancers leave open"
+        )
         assert server.purge() == sent
         assert server.fill() > sent // 2
         server.kill()

@@ -229,7 +229,7 @@ def drain(
         write("the server is empty of work and may be stopped; `penstock drain --undo` lets it work again")
     if not undo and not told["empty"]:
         left = f"{counted(told['leased'], 'message')} leased in {counted(told['queues'], 'queue')}"
-        raise Draining(f"after {timeout} there are {left}; the server goes on draining")
+        raise Draining(f"still {left} after {timeout}; the server goes on draining")
 
 
 def _emptied(remote: Client, told: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:

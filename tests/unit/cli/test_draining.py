@@ -51,8 +51,11 @@ def test_leases_end_and_nothing_new_begins(broker: Broker, run: Run) -> None:
     assert ready(broker) == (200, "ok")
     url = ("--url", broker.flight_url)
     status, _, err = run("drain", "--timeout", "0s", *url)
-    assert (status, "1 message leased in 1 queue" in err, "PS109" in err) == (1, True, True)
+    assert (status, "still 1 message leased in 1 queue after 0s" in err, "PS109" in err) == (1, True, True)
     assert ready(broker) == (503, "draining")
+    for path, says in (("readyz", {"ready": False, "status": "draining"}), ("leader", {"role": "draining"})):
+        answer = httpx.get(f"{broker.http_url}/{path}", verify=NO_TLS, timeout=20)
+        assert (answer.status_code, answer.json()) == (503, says)
     held.ack()
     assert holder.take() == []  # it has credit, and is granted nothing
     with penstock.connect(broker.flight_url) as client:

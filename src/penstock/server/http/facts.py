@@ -265,11 +265,17 @@ class Facts:
         return health
 
     def role(self) -> str:
-        """Of a cluster: what this member is; without one it leads, once the doors are open."""
+        """Of a cluster: what this member is; without one it leads, once the doors are open, or says why not.
+
+        With a full disk it goes on to lead: who takes what waits makes room, and comes the same way as publishers.
+        """
         cluster = self._server.cluster
         if cluster is not None and cluster.turn is None:
             return str(cluster.known.get("role", "joining"))
-        return "leading" if self._recovering() is None and self._open() else "taking over"
+        if self._recovering() is not None or not self._server.serving:
+            return "taking over"
+        engine = self._server.engine
+        return "broken" if engine.broken is not None else "draining" if engine.core.draining else "leading"
 
     def cluster(self) -> Mapping[str, object]:
         """All that this member knows of its cluster.  NotFound without one."""

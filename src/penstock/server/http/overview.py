@@ -331,6 +331,8 @@ class Probes:
     async def ready(self, _: Request, __: Who) -> Response:
         """200 once the doors are open, publishes are taken, and other sites have told what happened meanwhile."""
         told: dict[str, object] = {"ready": self._facts.ready()}
+        if not told["ready"] and (status := self._facts.health().get("status")) != "ok":
+            told["status"] = status
         if behind := self._facts.behind:
             told["behind"] = behind
         if leader := self._facts.membership().get("leader_name"):
