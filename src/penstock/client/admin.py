@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Unpack, cast
 
 from penstock.client.arguments import QueueOptions, arguments_checked
-from penstock.client.link import Link
+from penstock.client.link import Link, OfThisProcess
 from penstock.client.showing import Facts, Listed
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
@@ -34,12 +34,15 @@ OF_A_VHOST = frozenset(
 
 
 @arguments_checked
-class Administration:
+class Administration(OfThisProcess):
     """Calls that change or count what there is."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._vhost = link.address.vhost
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._link.address)!r})"
 
     def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.client import messages, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.exchange import Exchange
+from penstock.client.link import OfThisProcess
 from penstock.client.messages import B, Following, Rows, Values, reason_of
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of
@@ -69,7 +70,7 @@ def _number(row: object, what: str) -> int:
 
 
 @arguments_checked
-class Batch(Generic[B]):
+class Batch(OfThisProcess, Generic[B]):
     """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
 
     def __init__(self, rows: Rows, first: int, exchange: Exchange) -> None:

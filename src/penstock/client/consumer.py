@@ -26,7 +26,7 @@ from penstock.client.arguments import arguments_checked
 from penstock.client.batches import Batch
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
-from penstock.client.link import Link, Outage, crowded
+from penstock.client.link import Link, OfThisProcess, Outage, crowded
 from penstock.client.messages import B, Message, Rows
 from penstock.client.transactions import Opening
 from penstock.errors import PenstockError, Unavailable
@@ -68,7 +68,7 @@ class Owner(Opening, Protocol):
 
 
 @arguments_checked
-class Consumer(Generic[B]):
+class Consumer(OfThisProcess, Generic[B]):
     """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
 
     def __init__(

@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, SupportsIndex, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -47,6 +47,19 @@ from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import UNREACHED, decode_error, lost
 
 _INSTEAD = "or start it with another method of multiprocessing than 'fork'"
+
+
+class OfThisProcess:
+    """What speaks over a connection, or is held by one.  Pickled it failed of a lock that it has."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
+        instead = "connect where it is used, and pass on what it says, as a body or a bookmark"
+        raise TypeError(
+            f"a {type(self).__name__} belongs to a connection of this process, and is neither pickled nor copied: "
+            + instead
+        )
 
 
 class Inherited(Protocol):

@@ -15,13 +15,14 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import field
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, SupportsIndex, TypeAlias, cast
 
 import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.bodies import Reader, decoded, parsed, plain
+from penstock.client.link import OfThisProcess
 from penstock.client.showing import facts
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason
@@ -311,7 +312,7 @@ class Holder(Protocol):
 
 
 @arguments_checked
-class Message(Values, Generic[B]):
+class Message(Values, OfThisProcess, Generic[B]):
     """One message.  Those of `consume` must be settled; those of `replay` and `peek` cannot be."""
 
     __slots__ = ("_consumer", "_span", "outcome")
@@ -329,6 +330,10 @@ class Message(Values, Generic[B]):
         Read each time.  Raises InvalidBody when it is no such thing.
         """
         return cast("B", self._rows.read(self.body, self.content_type, self._whose))
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
+        held = self._consumer is not None
+        return OfThisProcess.__reduce_ex__(self, protocol) if held else object.__reduce_ex__(self, protocol)
 
     @property
     def _source(self) -> str | None:
@@ -373,7 +378,8 @@ class Message(Values, Generic[B]):
     expire = reject
 
     def extend(self, period: Duration) -> bool:
-        """Hold it until `period` from now at least."""
+        """Hold it until `period` from now at least; False as of `ack`.  PreconditionFailed once it was settled."""
+        self.check_unsettled()
         return self.holder.settle(self, "extend", wait_of(period, "extend"), None)
 
     def _settle(self, verb: str, delay: Duration | None = None, reason: str | None = None) -> bool:

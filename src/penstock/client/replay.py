@@ -28,7 +28,7 @@ from typing import Any, Self, cast
 import orjson
 
 from penstock.client.arguments import arguments_checked
-from penstock.client.link import Link, Outage, said, translated, understood
+from penstock.client.link import Link, OfThisProcess, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.client.waiting import begun, come
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
@@ -104,7 +104,7 @@ Again = Callable[["str | None", int, "str | None", "str | None"], bytes]
 
 
 @arguments_checked
-class Replay:
+class Replay(OfThisProcess):
     """An iterator of messages.  Made by `Client.replay`; closing it ends it, also from another thread."""
 
     def __init__(

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
-from penstock.client.link import failure, said, understood
+from penstock.client.link import OfThisProcess, failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address
@@ -74,7 +74,7 @@ class Opening(Protocol):
 
 
 @arguments_checked
-class Transaction:
+class Transaction(OfThisProcess):
     """Made by `Client.transaction`.  Of one thread, and used once."""
 
     def __init__(self, client: Opening) -> None:

@@ -202,6 +202,18 @@ def _split(url: str) -> SplitResult:
     )
 
 
+def _check_login(url: str) -> None:
+    """InvalidArgument where a login has a character that ends it: what is behind it would be shown as a vhost."""
+    rest = url.partition("://")[2] or url
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    path, _, query = rest[end:].partition("?")
+    if "@" in path or "@" in query.partition("=")[0]:
+        raise InvalidArgument(
+            f"{shown_address(url)!r} has an @ behind its host: in a login /, ? and # are written %2F, %3F and %23, "
+            "and in a vhost @ is %40"
+        )
+
+
 def _host(url: str, host: str) -> str:
     """As resolvers take it, a name in the letters of any language too.  InvalidArgument for what is no host."""
     with suppress(UnicodeError):
@@ -216,6 +228,7 @@ def _parts(url: str) -> tuple[SplitResult, int]:
     given: object = url
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"{given!r} is no address: {_FORM}")
+    _check_login(url)
     parts = _split(url.strip() if "://" in url else f"penstock://{url.strip()}")
     if parts.scheme not in ("penstock", "penstocks"):
         raise InvalidArgument(f"{shown_address(url)!r} is no address: {_FORM}")

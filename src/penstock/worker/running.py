@@ -55,10 +55,11 @@ class Held:
         """In a thread: what is settled meanwhile is not affected, for an extension of what is not held does nothing."""
         assert self._lease is not None
         for message in list(self._messages):
-            if message.outcome is None:
-                try:
+            try:
+                if message.outcome is None:
                     message.extend(self._lease)
-                except PenstockError as error:
+            except PenstockError as error:
+                if message.outcome is None:  # else it was settled meanwhile
                     logger.debug("leases are not extended: %s", error)  # who settles it is told, too
                     return
 

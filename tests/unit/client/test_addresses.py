@@ -65,6 +65,22 @@ def test_the_password_of_a_wrong_address_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "penstock://me:s3/cret@host", "penstock://me:s3?cret@host", "penstock://me:s3#cret@host:1/v",
+        "penstock://me:1234/s3cret@host", "penstock://me:12?s3cret@host", "penstock://me/x:s3cret@host",
+        "me:1#s3cret@h",
+    ],
+)  # fmt: skip
+def test_a_login_that_a_character_ends_is_told_how_it_is_written(url: str) -> None:
+    """What is behind it was taken for a vhost, and shown; or for a port that is no number."""
+    with pytest.raises(InvalidArgument, match="%2F, %3F and %23, .* in a vhost @ is %40") as refused:
+        parse_urls(url)
+    assert "cret" not in str(refused.value)
+    assert parse_urls("penstocks://host/v%40x?ca=a@b.pem")[0].vhost == "v@x"
+
+
+@pytest.mark.parametrize(
     "url", ["penstock://::1:8815", "penstocks://me:x@fe80::1/v", "penstock://::1,b", "penstock://[::1"]
 )
 def test_an_ipv6_host_stands_in_brackets(url: str) -> None:

@@ -27,6 +27,7 @@ from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.arguments import arguments_checked
 from penstock.client.client import CONNECT_TIMEOUT
+from penstock.client.link import OfThisProcess
 from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
@@ -109,7 +110,7 @@ def _consumed(
 
 
 @arguments_checked
-class Client:
+class Client(OfThisProcess):
     """An open connection, or one that opens at its first use.  Made by `connect`."""
 
     def __init__(self, open_: Callable[[], blocking.Client]) -> None:
@@ -118,6 +119,9 @@ class Client:
         self._closed = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
         self._opening = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(not connected)" if self._client is None else repr(self._client)
 
     delete = _awaited(blocking.Client.delete)
     declare = _awaited(blocking.Client.declare)
@@ -304,7 +308,7 @@ class Task:
 
 
 @arguments_checked
-class Transaction:
+class Transaction(OfThisProcess):
     """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
 
     async with client.transaction() as transaction:

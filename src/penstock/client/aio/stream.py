@@ -25,13 +25,14 @@ import pyarrow as pa
 from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.batches import RowNumbers
+from penstock.client.link import OfThisProcess
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
 from penstock.units import Duration, left_of
 
 
 @arguments_checked
-class Message(Values, Generic[B]):
+class Message(Values, OfThisProcess, Generic[B]):
     """A message of an async consumer; settle it once."""
 
     __slots__ = ("_inner", "_run")
@@ -99,7 +100,7 @@ class Message(Values, Generic[B]):
 
 
 @arguments_checked
-class Batch(Generic[B]):
+class Batch(OfThisProcess, Generic[B]):
     """What came together, as one Arrow batch; settled together or row by row, as `client.batches.Batch`."""
 
     __slots__ = ("_inner", "_run")
@@ -167,7 +168,7 @@ Found = TypeVar("Found")
 Item = TypeVar("Item")
 
 
-class Stream(ABC, Generic[Blocking, Found, Item]):
+class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
     """An async iterator of items, made of what a blocking one finds."""
 
     def __init__(self, start: Callable[[], Awaitable[Blocking]], name: str) -> None:
