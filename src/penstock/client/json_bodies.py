@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from enum import Enum
 from math import isfinite
 from numbers import Number, Real
@@ -78,6 +78,9 @@ NESTED_MOST = 254
 _KEYS = (str, int, float, NoneType, date, time, Enum, UUID)
 """What a key may be, which becomes text."""
 
+_TIMES = (datetime, date, time)
+"""Kinds of others are written as these, and are no keys."""
+
 
 def _no_json(body: object, why: BaseException) -> str:
     """What of a body is none, where it is, and what would be; the words of who wrote it where that is not found."""
@@ -86,7 +89,7 @@ def _no_json(body: object, why: BaseException) -> str:
     for place, value in _everything(body):
         if isinstance(value, Mapping):
             for key in cast("Mapping[object, object]", value):
-                if not isinstance(key, _KEYS):
+                if not isinstance(key, _KEYS) or (isinstance(key, _TIMES) and type(key) not in _TIMES):
                     return f"the key {key!r} at {place} is a {type(key).__name__}, not a text"
                 if wrong := _unwritable(key):
                     return f"the key {wrong[0]} at {place} is {wrong[1]}"
@@ -106,6 +109,8 @@ def _unwritable(value: object) -> tuple[str, str] | None:
         return str(value) if value.bit_length() < 1000 else "a huge number", "no whole number of 64 bits: make it text"
     if isinstance(value, str) and not is_written(value):
         return ascii(value)[:100], "no text in UTF-8"
+    if isinstance(value, date) and value != value:  # NaT of pandas, as NaN
+        return str(value), "no time; None becomes null"
     return None
 
 
@@ -153,6 +158,10 @@ def _plain(value: object) -> object:
         return dict(cast("Mapping[object, object]", value))
     if isinstance(value, set | frozenset | tuple | deque):
         return list(cast("Iterable[object]", value))
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, _TIMES):
+        return _time_text(value)
     if isinstance(value, timedelta):
         return _iso_duration(value)
     if is_textless(value):
@@ -160,6 +169,14 @@ def _plain(value: object) -> object:
         article = "an" if named[:1].lower() in "aeiou" else "a"
         raise TypeError(f"{article} {named} has no text of its own: give a dict, a dataclass or a model")
     return str(value)
+
+
+def _time_text(value: date | time) -> str:
+    """As orjson writes those of Python, whatever their own kind makes of them.  TypeError for what is none."""
+    if value != value:
+        raise TypeError(f"{value} is no time")
+    kind = datetime if isinstance(value, datetime) else date if isinstance(value, date) else time
+    return cast("Any", kind).isoformat(value)
 
 
 def _iso_duration(value: timedelta) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
+from datetime import date, datetime, time, timedelta, timezone
 from typing import Annotated, Any, ForwardRef, get_args, get_type_hints
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pydantic import BaseModel
@@ -208,3 +210,41 @@ def test_values_of_numpy_are_numbers_truths_texts_and_lists(value: object, writt
     """As Python's own would be, wherever they stand in a body: they were texts."""
     assert body_of({"x": value})[0] == b'{"x":' + written + b"}"
     assert body_of([{"x": [value]}])[0] == b'[{"x":[' + written + b"]}]"
+
+
+class Moment(datetime):
+    """As pandas, pendulum and freezegun have their own."""
+
+
+class Share(float):
+    """A number of another kind."""
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (Moment(2026, 1, 1), b'"2026-01-01T00:00:00"'),
+        (Moment(2026, 1, 1, 2, 30, 0, 5, tzinfo=timezone(timedelta(hours=1))), b'"2026-01-01T02:30:00.000005+01:00"'),
+        (pd.Timestamp("2026-01-01", tz="Europe/Berlin"), b'"2026-01-01T00:00:00+01:00"'),
+        (pd.Timestamp("2026-01-01 00:00:00.123456789"), b'"2026-01-01T00:00:00.123456"'),
+        (type("Day", (date,), {})(2026, 1, 1), b'"2026-01-01"'),
+        (type("Hour", (time,), {})(1, 2), b'"01:02:00"'),
+        (Share(1.5), b"1.5"),
+    ],
+)
+def test_times_and_numbers_of_other_kinds_are_written_as_all_are(value: object, written: bytes) -> None:
+    """With a space instead of the T, which Spark takes for a bad body; a number as text."""
+    assert body_of({"v": value}) == (b'{"v":' + written + b"}", "application/json")
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"when": [pd.NaT]}, "NaT at /when/0 is no time; None becomes null$"),
+        ({"v": Share("nan")}, "nan at /v is none of its numbers; None becomes null$"),
+        ({"a": {Moment(2026, 1, 1): 1}}, r"the key Moment\(2026, 1, 1, 0, 0\) at /a is a Moment, not a text$"),
+    ],
+)
+def test_and_none_of_those_is_refused(body: object, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        body_of(body)
