@@ -34,7 +34,7 @@ from penstock.server.base.faults import Chore
 from penstock.server.base.loading import of_a_door
 from penstock.server.base.progress import Lines, Show
 from penstock.server.base.rounds import Pulse
-from penstock.server.bulk import BACKUP, RESTORE_PART
+from penstock.server.bulk import NO_DATA_FOLDER
 from penstock.server.bulk.log_upkeep import Compactor
 from penstock.server.bulk.process import Bulk
 from penstock.server.doors.door_process import spawned
@@ -493,8 +493,7 @@ def make_folder(name: str) -> Path:
         Path(name).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"data folder {name}: {error.strerror}") from error
-    if (Path(name) / RESTORE_PART).exists():
-        raise SettingsError(f"data folder {name} holds an unfinished restore: empty it and restore again")
-    if (Path(name) / BACKUP).exists():
-        raise SettingsError(f"data folder {name} is a backup: penstock restore makes a data folder of it")
+    for mark, why in NO_DATA_FOLDER.items():
+        if (Path(name) / mark).exists():
+            raise SettingsError(f"data folder {name} {why}")
     return Path(name)

@@ -258,11 +258,42 @@ def test_a_folder_that_is_not_empty_is_not_restored_into(backup: Path, tmp_path:
 def test_nobody_serves_a_backup_or_writes_to_it(backup: Path) -> None:
     """It would be no copy of anything any more, and two servers would have one origin."""
     before = content(backup)
-    with pytest.raises(SettingsError, match="is a backup: penstock restore makes a data folder of it"):
+    with pytest.raises(
+        SettingsError, match="is a backup, which never changes: penstock restore makes a data folder of it"
+    ):
         make_folder(str(backup))
     with pytest.raises(InvalidArgument, match="is a backup, which never"):
         offline.compact(OsDisk(backup), SystemClock(), offline.Limits(None, None), Aims(), quiet)
     assert content(backup) == before
+
+
+def test_nobody_serves_what_is_left_of_a_backup_that_was_cut_short(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the origin of the log and its beginning alone: a server began there, with what had been copied."""
+    writer.write(20)
+    target = tmp_path / "backup"
+    seen = list[str]()
+
+    def killed(*_: object) -> int:
+        seen.extend(sorted(os.listdir(target)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backups, "clear", lambda place: None)  # as after kill -9
+    monkeypatch.setattr(backups._Backup, "_check", killed)
+    with pytest.raises(KeyboardInterrupt):
+        back_up(writer, target)
+    assert "log" in seen
+    for refuses in (  # a start, upkeep by hand, and another backup
+        lambda: make_folder(str(target)),
+        lambda: offline.compact(OsDisk(target), SystemClock(), offline.Limits(None, None), Aims(), quiet),
+        lambda: back_up(writer, target),
+    ):
+        with pytest.raises(PenstockError, match="holds an unfinished backup"):
+            refuses()
+    assert sorted(os.listdir(target)) == seen
+    with pytest.raises(InvalidArgument, match="holds no complete backup"):
+        restore(target, tmp_path / "restored", quiet)
 
 
 def test_a_backup_of_a_newer_format_is_refused(backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

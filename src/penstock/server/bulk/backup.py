@@ -8,7 +8,8 @@
     accounts.json     users, vhosts, permissions and limits of run time, passwords as their hashes
 
 Meanwhile nothing may be deleted that is listed; that is the caller's affair (`upkeep`, or the lock of the folder).
-Then every batch of the backup is read back and its sum compared, and the manifest is written.
+Then every batch of the backup is read back and its sum compared, and the manifest is written.  Until then the folder
+has `backup.part`, and no server starts in it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from penstock.log.reader import decode
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, read_header
 from penstock.ports import Disk, File, replace_whole
-from penstock.server.bulk import BACKUP
+from penstock.server.bulk import BACKUP, BACKUP_PART
 from penstock.server.bulk.requests import Request
 from penstock.server.people.accounts import FILE as ACCOUNTS
 from penstock.units import LATEST
@@ -160,6 +161,8 @@ def claim(target: str, source: Disk) -> Path:
         raise InvalidArgument(f"{target} cannot be the folder of a backup: {error.strerror}") from error
     if NAME in there:
         raise InvalidArgument(f"{target} already holds a backup; name a new folder for each")
+    if BACKUP_PART in there:
+        raise InvalidArgument(f"{target} holds an unfinished backup: remove it, or name a new folder")
     if there:
         raise InvalidArgument(f"{target} is not empty: it holds {there[0]!r}; name a new folder for each backup")
     return place
@@ -199,6 +202,7 @@ class _Backup:
             self._end_of(segment, place, view) for segment, place in zip(segments, view.listed.segments, strict=True)
         ]
         self._total = 2 * sum(ends)
+        replace_whole(self._target, BACKUP_PART, b"")
         self._target.mkdir(FOLDER)
         for segment, place, end in zip(segments, view.listed.segments, ends, strict=True):
             self._segment(segment, place, end)
@@ -221,6 +225,7 @@ class _Backup:
             self._files,
         )
         replace_whole(self._target, NAME, manifest.encode())
+        self._target.remove(BACKUP_PART)
         return {
             "origin": view.origin,
             "first": manifest.first,

@@ -38,7 +38,7 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.records.entries import Control
 from penstock.records.kinds import Kind
 from penstock.records.schema import LOG_VERSION
-from penstock.server.bulk import BACKUP
+from penstock.server.bulk import NO_DATA_FOLDER
 from penstock.server.upkeep.remembered import Known, forget, is_older, known_in, refuse_older, remember
 
 if TYPE_CHECKING:
@@ -98,10 +98,12 @@ def look(disk: Disk, clock: Clock, limits: Limits, aims: Aims) -> list[Task]:
 def _opened(disk: Disk, clock: Clock) -> Generator[Log]:
     """The log; where nothing is appended it is left as cleanly as it was found.
 
-    DataFolderInUse when somebody has the folder, InvalidArgument for a backup.
+    DataFolderInUse when somebody has the folder, InvalidArgument for a backup, and what is left of one or of a restore.
     """
-    if BACKUP in disk.list():
-        raise InvalidArgument("this is a backup, which never changes: penstock restore makes a data folder of it")
+    there = disk.list()
+    for mark, why in NO_DATA_FOLDER.items():
+        if mark in there:
+            raise InvalidArgument(f"the folder {why}")
     log = Log.open(disk, clock, SETTINGS, mends=False)
     clean, found = log.recovery.clean, log.appended
     try:
