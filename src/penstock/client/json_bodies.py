@@ -176,7 +176,7 @@ def _time_text(value: date | time) -> str:
     if value != value:
         raise TypeError(f"{value} is no time")
     kind = datetime if isinstance(value, datetime) else date if isinstance(value, date) else time
-    return cast("Any", kind).isoformat(value)
+    return cast("str", cast("Any", kind).isoformat(value))
 
 
 def _iso_duration(value: timedelta) -> str:
