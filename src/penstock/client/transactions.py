@@ -81,6 +81,7 @@ class Transaction(OfThisProcess):
         self._client = client
         self._rows: list[tuple[Goal, dict[str, object]]] = []  # where each message goes, and its columns
         self._settles: list[tuple[Message, str, int | None, str | None]] = []
+        self._places = set[tuple[int, int]]()  # of these: the batch, which they keep, and the row
         self._over = False
         self.receipts: tuple[Receipt, ...] = ()
         """One for each message that was published, in order, once it is committed."""
@@ -139,8 +140,10 @@ class Transaction(OfThisProcess):
         message.check_unsettled()
         if holder.client is not self._client:
             raise PreconditionFailed(f"{message!r} is held by a consumer of another client")
-        if any(one.place == message.place for one, *_ in self._settles):
+        batch, row = message.place
+        if (place := (id(batch), row)) in self._places:
             raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
+        self._places.add(place)
         self._settles.append((message, verb, delay, reason))
 
     def _check(self) -> None:

@@ -188,6 +188,7 @@ class Transaction:
         self._broker = broker
         self._messages: list[Outgoing] = []
         self._ends: list[tuple[Message, Verb, int | None]] = []
+        self._ended = set[int]()  # of these messages, by `id`
         self._over = False
         self.bookmarks: tuple[str, ...] = ()
         """Of each message that was published, in order, once it is committed; empty text for what nobody wanted."""
@@ -226,8 +227,9 @@ class Transaction:
 
     def _end(self, message: Message, verb: Verb, delay: int | None = None) -> None:
         self._check()
-        if any(one is message for one, *_ in self._ends):
+        if id(message) in self._ended:
             raise PreconditionFailed(f"{message!r} is settled twice in one transaction")
+        self._ended.add(id(message))
         self._ends.append((message, verb, delay))
 
     def _check(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -200,12 +200,11 @@ def _who_holds(consumers: list[Consumer], lsn: int, attempt: int) -> Consumer | 
 
 
 def _alike(settles: Iterable[Settle]) -> list[list[Settle]]:
-    """Neighbours of one consumer that end alike, together."""
-
-    def kind(one: Settle) -> tuple[object, ...]:
-        return one.consumer, one.queue, one.verb, one.delay, one.reason, one.attempt
-
-    return [list(some) for _, some in groupby(settles, key=kind)]
+    """Those of one consumer that end alike, together."""
+    found: dict[tuple[object, ...], list[Settle]] = {}
+    for one in settles:
+        found.setdefault((one.consumer, one.queue, one.verb, one.delay, one.reason, one.attempt), []).append(one)
+    return list(found.values())
 
 
 def _names(some: list[Settle]) -> str:
