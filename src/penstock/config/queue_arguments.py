@@ -11,13 +11,13 @@ Policies: RabbitMQ's own keys with milliseconds and bytes, and our queue setting
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import cast
 
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
-from penstock.errors import InvalidArgument, PreconditionFailed, known_name, nearest_name, shown
+from penstock.errors import InvalidArgument, PreconditionFailed, known_name, shown
 from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern
@@ -290,20 +290,10 @@ GENERATED = "amq.gen-"
 """What the names begin with that the server makes.  Who brings definitions may bring some that another one has made."""
 
 
-_HEARD = frozenset(
+QUEUE_ARGUMENTS = frozenset(
     [*_BY_ARGUMENT, *_IDLE, *HARMLESS_ARGUMENTS, DEDUPLICATION, "x-name-prefix", *(f"x-{key}" for key in _HARMLESS)]
 )
-
-
-def unknown_arguments(arguments: Iterable[str]) -> Iterator[str]:
-    """Those of a `queue.declare` that look like settings and are none, of any type of queue: they have no effect."""
-    return (one for one in arguments if one.startswith("x-") and one not in _HEARD)
-
-
-def nearest_argument(argument: str) -> str:
-    """A hint for one of these; empty where none is near."""
-    near = nearest_name(argument[2:], (one[2:] for one in _HEARD))  # the prefix is what all have in common
-    return "" if near is None else f"; did you mean 'x-{near}'?"
+"""What a `queue.declare` may say, of any type of queue; another argument has no effect."""
 
 
 def name_prefix(arguments: Mapping[str, object], queue: str, vhost: str) -> str:

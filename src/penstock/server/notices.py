@@ -270,7 +270,7 @@ class Notices:
         self._untold = deque[tuple[list[_Attended], list[_Known], list[_Attended]]]()
         self.asked: list[tuple[int, int, str]] = []  # from, to: entries of this turn's journal, and who asked for them
         self._went = runtime.core.topology.went = dict[int, list[Binding]]()
-        self._unheard = Unheard(runtime.clock.mono)
+        self.unheard = Unheard(runtime.clock.mono)
 
     @contextmanager
     def by(self, user: str) -> Generator[None]:
@@ -344,9 +344,10 @@ class Notices:
                 counts[kind] += 1
                 if counts[kind] > MANY[kind][0]:
                     continue
-            if about is not None and kind is Kind.QUEUE_DECLARE:
-                self._unheard.made(*about, cast("Mapping[str, object]", header.get("arguments") or {}))
             if about is not None:
+                if kind in (Kind.QUEUE_DECLARE, Kind.EXCHANGE_DECLARE):
+                    made = self.unheard.queue if kind is Kind.QUEUE_DECLARE else self.unheard.exchange
+                    made(*about, cast("Mapping[str, object]", header.get("arguments") or {}))
                 TOLD[kind].tell(self.feed, time, header, *about, by)
         for kind, count in counts.items():
             most, event = MANY[kind]

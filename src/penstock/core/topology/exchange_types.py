@@ -29,8 +29,12 @@ from typing import ClassVar, Literal, TypeAlias, cast
 from penstock.core.state.durable import Binding, ExchangeState
 from penstock.core.topology.searching import End, Ends, HeaderRule, HeaderRules, Headers, KeyTrie, end_of
 from penstock.core.topology.topology import (
+    CACHE_PERSISTENCE,
+    CACHE_SIZE,
+    CACHE_TTL,
     DEDUPLICATION_HEADER,
     DELAYED,
+    HISTORY_LENGTH,
     NO_STORE,
     RECENT,
     SEEN,
@@ -42,6 +46,12 @@ from penstock.records import properties as header_codec
 from penstock.records.field_tables import FieldValue
 
 HASH_HEADER, HASH_PROPERTY = "hash-header", "hash-property"
+
+EXCHANGE_ARGUMENTS = frozenset(
+    {"alternate-exchange", "x-delayed-type", "x-super-stream", HASH_HEADER, HASH_PROPERTY, HISTORY_LENGTH}
+    | {CACHE_SIZE, CACHE_TTL, CACHE_PERSISTENCE}
+)
+"""What an `exchange.declare` may say, of any type of exchange; another argument has no effect."""
 
 Passes: TypeAlias = Literal["key", "words", "all", "headers", "shared"]
 """What a binding lets through: one key, keys of some words, all, what has some headers, or a share of the keys."""

@@ -20,6 +20,12 @@ STAMP = "x-timestamp"
 OFFSET = "x-stream-offset"
 STREAM_FILTER, UNFILTERED = "x-stream-filter", "x-stream-match-unfiltered"
 
+CONSUMER_ARGUMENTS = frozenset(
+    {"x-filter", "x-max-backlog", "x-priority", "x-consumer-timeout", "x-replace", "x-info", BOOKMARK}
+    | {OFFSET, STREAM_FILTER, UNFILTERED, "x-cancel-on-ha-failover"}
+)
+"""What a consumer of a queue may say, of any type of queue; another argument has no effect."""
+
 FILTER_VALUE = "x-stream-filter-value"
 """The header in which a message of a stream says what readers ask for."""
 

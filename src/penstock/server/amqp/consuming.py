@@ -83,6 +83,13 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         else:
             consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
         return
+    _consume_queues(session, channel, tag, method, arguments)
+    session.engine.notices.unheard.consumer(session.vhost, channel.queue_name(method.queue), arguments)
+
+
+def _consume_queues(
+    session: Session, channel: Channel, tag: str, method: m.BasicConsume, arguments: Mapping[str, object]
+) -> None:  # fmt: skip
     for name, why in OF_TOPICS.items():
         if name in arguments:
             raise InvalidArgument(f"consumer argument {name} goes with {BOOKMARK}: {why}")
