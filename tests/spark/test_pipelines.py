@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -221,6 +222,25 @@ def test_texts_whose_folder_is_that_of_null_are_null(lab: Lab, tmp_path: Path) -
     assert sorted(tuple(row) for row in found.collect()) == [
         (number, text if text == "a/b" else None) for number, text in enumerate(texts)
     ]
+
+
+def test_a_time_in_a_table_is_the_same_for_every_reader(lab: Lab, tmp_path: Path) -> None:
+    """Spark's own form of it (INT96) has no zone, and pandas and Polars count it in nanoseconds from 1970, of which
+    there are enough for 292 years: "without end" was 1816."""
+    lab.declare("timed")
+    times = [
+        "0001-01-01T00:00:00Z",
+        "2026-11-20T08:00:00.000001Z",
+        "2300-01-01T00:00:00Z",
+        "9999-12-31T23:59:59.999999Z",
+    ]
+    for number, time_of in enumerate(times):
+        lab.client.publish("timed", {"id": number, "at": time_of})
+    source = {"queue": "timed", "columns": "id BIGINT, at TIMESTAMP"}
+    to = [{"table": str(tmp_path / "timed")}]
+    run(lab, define(name="timed", sql="SELECT id, at FROM input", **{"from": source}, to=to), tmp_path / "spark")
+    found = sorted((row["id"], row["at"]) for row in table(tmp_path / "timed"))
+    assert found == [(number, datetime.fromisoformat(time_of)) for number, time_of in enumerate(times)]
 
 
 NAMED = [{"table": "x", "partition_by": ["k"]}]

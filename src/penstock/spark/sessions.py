@@ -149,6 +149,7 @@ def defaults(master: str, memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # else INT96: who reads it in ns has other years
         "spark.sql.shuffle.partitions": str(max(2, min(8, os.cpu_count() or 2))),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_MANAGER,
