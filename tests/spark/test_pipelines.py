@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -241,6 +242,23 @@ def test_a_time_in_a_table_is_the_same_for_every_reader(lab: Lab, tmp_path: Path
     run(lab, define(name="timed", sql="SELECT id, at FROM input", **{"from": source}, to=to), tmp_path / "spark")
     found = sorted((row["id"], row["at"]) for row in table(tmp_path / "timed"))
     assert found == [(number, datetime.fromisoformat(time_of)) for number, time_of in enumerate(times)]
+
+
+def test_columns_have_any_name_that_a_body_has(lab: Lab, tmp_path: Path) -> None:
+    """Spark looks for columns by name where a function is given batches, and finds none with a dot in it."""
+    lab.declare("dotted", "dotted-out")
+    for number in range(3):
+        lab.client.publish("dotted", {"c.d": number, "a`b": "x", "E": 1, "e": 2})
+    source = {"queue": "dotted", "columns": "`c.d` INT, `a``b` STRING, e INT"}
+    sql = "SELECT `c.d`, `a``b`, e FROM input"
+    to = [{"queue": "dotted-out"}, {"view": "dotted-view", "key": ["c.d"]}]
+    expect = [{"that": "`c.d` <> 1", "otherwise": "dead-letter", "topic": "dotted-bad"}]
+    run(lab, define(name="dotted", sql=sql, **{"from": source}, to=to, expect=expect), tmp_path / "spark")
+    wanted = [{"c.d": number, "a`b": "x", "e": 2} for number in (0, 2)]
+    assert [json.loads(message.body) for message in lab.client.peek("dotted-out", count=9)] == wanted
+    assert sorted((one.json() for one in lab.client.sow("dotted-view")), key=str) == wanted
+    bad = lab.read(topic="dotted-bad").select("body").collect()
+    assert [json.loads(row.body)["c.d"] for row in bad] == [1]
 
 
 NAMED = [{"table": "x", "partition_by": ["k"]}]

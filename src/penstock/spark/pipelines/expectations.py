@@ -54,7 +54,7 @@ from penstock.records.dataclass import dataclass
 from penstock.spark.executor import task_of
 from penstock.spark.pipelines.code import short
 from penstock.spark.pipelines.definition import ONLY, Check, Definition
-from penstock.spark.record_batches import Column, column
+from penstock.spark.record_batches import Column, column, in_arrow
 from penstock.spark.remote import Where, remote
 from penstock.spark.sink import put_stage
 from penstock.spark.sink_rows import HEADERS, PIECE_BYTES, PIECE_ROWS
@@ -234,7 +234,7 @@ def checked(frame: Any, checks: Sequence[Check], post: Post, pipeline: str, sour
             if "body" not in schema.names:
                 raise SettingsError(f"pipeline {pipeline}: a dead letter is the message's body, and a column hides it")
             name = f"expect/{pipeline}/{place}" if source == ONLY else f"expect/{pipeline}.{source}/{place}"
-            frame = frame.withColumn(MET, functions.expr(met)).mapInArrow(Separator(post, name, check), schema)
+            frame = in_arrow(frame.withColumn(MET, functions.expr(met)), Separator(post, name, check), schema)
     return frame
 
 

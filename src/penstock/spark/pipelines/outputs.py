@@ -27,7 +27,7 @@ from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
 from penstock.spark.pipelines.expectations import Letters, Thresholds
 from penstock.spark.pipelines.lineage import Lineage
-from penstock.spark.record_batches import column
+from penstock.spark.record_batches import column, in_arrow
 from penstock.spark.remote import Where, remote
 from penstock.spark.sink import commit, refuse_missing, stage
 from penstock.spark.sink_rows import Outgoing, outgoing
@@ -224,7 +224,7 @@ class Outputs:
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
         stager = Stager(self.tasks, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target)
-        return [str(row[0]) for row in frame.mapInArrow(stager, "stage string").collect()]
+        return [str(row[0]) for row in in_arrow(frame, stager, "stage string").collect()]
 
     def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
         """The one step that makes the batch done."""
