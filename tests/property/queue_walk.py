@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 from penstock.core.effects import Verb
-from penstock.core.queue import delays, expiry
-from penstock.core.queue.settling import leases
+from penstock.core.queue import expiry
 from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.bounds import BOUNDS, Bound, Change, drawn
@@ -138,13 +137,14 @@ class Walk:
         """Those of this walk: of every other one some.
 
         Where newcomers expire at once, and are decided one by one, all of them expire in one step: a newcomer is
-        offered to nobody while older ones are at it.  Where a depth is kept, all whose time has come come at once, and
-        leases end at once: it is filled up between two steps, and those of the second step come on top.
+        offered to nobody while older ones are at it.  Where a depth is kept, nothing that time brings is done in
+        steps: it is filled up between two of them, and what the second one brings comes on top.
         """
         out = drawn(dice, BOUNDS) + drawn(dice, self.IN_STEPS) if dice.random() < 0.5 else []
         at_once = self.SINGLY and 0 in (settings.expiration, settings.message_ttl)
-        whole = ([expiry] if at_once else []) + ([delays, leases] if self.kind == "depth" else [])
-        return [one for one in out if one[0] not in whole]
+        steps = [(module, name) for modules, name, _ in self.IN_STEPS for module in modules]
+        whole = steps if self.kind == "depth" else []
+        return [one for one in out if one[:2] not in whole and not (at_once and one[0] is expiry)]
 
     def run(self) -> int:
         """All its commands; how many they were."""
