@@ -251,6 +251,14 @@ def test_the_sentence_of_a_spark_error() -> None:
     assert short("[PARSE.SYNTAX] wrong. SQLSTATE: 42601; line 1\n  at java") == "wrong; line 1"
 
 
+def test_what_spark_says_of_a_plan_is_told_and_not_how_it_was_handed_on() -> None:
+    text = f"[STREAM_FAILED] Query [id = 1] terminated: [X] An error occurred. Reason: {PROXY}{AT.strip()}\n"
+    text += "pyspark.errors.exceptions.captured.AnalysisException: [UNRESOLVED_COLUMN.A] A column cannot be resolved. "
+    assert (
+        short(text + "SQLSTATE: 42703\n SQLSTATE: 39000\n=== Streaming Query ===\n") == "A column cannot be resolved."
+    )
+
+
 def test_what_says_too_little_is_told_with_its_cause_in_java() -> None:
     text = f"{PROXY}{AT}py4j.protocol.Py4JJavaError: An error occurred while calling o9.collectToPython.\n"
     text += ": org.apache.spark.SparkException: Task not serializable\n\tat a.X(Y:1)\n"

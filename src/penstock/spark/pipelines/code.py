@@ -167,7 +167,10 @@ def short(text: str, stack: str = "") -> str:
     """
     if said := _told_in_python(text):
         return said
-    plain = _STATE.sub("", _CONDITION.sub("", _first_told(text))).replace(".;", ";")
+    told = _first_told(text)
+    if told.endswith(_TRACEBACK) and (cause := cause_in_python(text) or "").startswith("pyspark."):
+        told = _CLASS.sub("", cause)
+    plain = _STATE.sub("", _CONDITION.sub("", told)).replace(".;", ";")
     behind = (line.strip() for line in (text + "\n" + stack).splitlines())
     vague = plain.rstrip(" ;.") in _VAGUE or plain.startswith(_WRITING)
     if vague and (causes := [line for line in behind if line.startswith(_CAUSE)]):
