@@ -16,6 +16,7 @@ from penstock.core.sizes import Sizes
 from penstock.records.chunks import as_chunk, pairs_of
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import PackedBodies
+from penstock.testing import Broker
 
 TOPIC = Topic("/", "", "q")
 KNOBS = {
@@ -183,3 +184,15 @@ def test_any_history_agrees_with_a_dict(start: int, monkeypatch: pytest.MonkeyPa
         for _ in range(dice.randrange(50)):
             dice.choice((walk.add, walk.add, walk.add, walk.add, walk.add_rows, walk.add_older, walk.forget))()
             walk.same()
+
+
+def test_bytes_of_what_stands_scattered_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank went over all between its ends: to look at a queue of 300,000 took the loop 0.8 s."""
+    asked, total = list[int](), Sizes.total
+    bodies = [b'{"p":%d}' % (n * n % 1000) + b" " * (n % 7) for n in range(20_000)]
+    with Broker({"queue": [{"name": "q", "priority_expression": "/p"}]}) as broker:
+        batch = Publishes(Topic("/", "", "q"), b"\0\0", bodies)
+        broker.command(lambda one: one.core.publish(one.engine.now(), batch))
+        monkeypatch.setattr(Sizes, "total", lambda sizes, chunk: asked.append(len(chunk)) or total(sizes, chunk))
+        assert broker.stats("q")["ready_bytes"] == sum(map(len, bodies))
+    assert len(asked) < 10

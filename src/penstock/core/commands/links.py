@@ -266,8 +266,7 @@ class LinkCommands(QueueCommands):
                 self._defer(now, queue, origin, range(*span), Verb.ACK, site, twins=twins)
         here: list[Chunk] = [range(*span) for span in merged_spans(found)]
         if len(here) > 1 and sum(map(len, here)) <= AT_ONCE:
-            lsns = distinct_numbers(flat(here))
-            here = [packed(lsns)]
+            here = [packed(distinct_numbers(flat(here)))]
         gone = list[int]() if twins else None
         self._out.begin()
         count = sum([queue.settled_elsewhere(now, one, site, self._out, gone) for one in here])

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, pairs_body
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, in_fewer, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
     NO_DELAYS,
@@ -157,7 +157,7 @@ class Contents(QueueParts):
     @property
     def ready_bytes(self) -> int:
         """Bytes of the bodies of what is ready; counted at each call (`core.queue.places`)."""
-        return sum(map(self.sizes.total, self.chunks("ready")))
+        return sum(map(self.sizes.total, in_fewer(self.chunks("ready"))))
 
     @property
     def room(self) -> int:

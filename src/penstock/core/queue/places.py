@@ -16,7 +16,7 @@ import numpy as np
 from penstock.core.arena import Move
 from penstock.core.queue.held import unbarred
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, holds, view
+from penstock.core.queue.order.runs import NEVER, Run, holds, in_fewer, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, Part, Place, State
 from penstock.records.chunks import Chunk
@@ -229,6 +229,6 @@ def weighed(queue: Contents) -> Weight:
     """Of all that it holds, by state."""
     by_state = dict[State, int]()
     for place in places(queue):
-        by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, place.chunks()))
+        by_state[place.state] = by_state.get(place.state, 0) + sum(map(queue.sizes.total, in_fewer(place.chunks())))
     told, total = by_state.get, sum(by_state.values())
     return Weight(told("ready", 0), told("leased", 0), told("held", 0), told("delayed", 0), total)

@@ -9,6 +9,7 @@ A place is one number here: the rank in its high bits, the LSN below.  It knows 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import chain
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from penstock.records.chunks import Chunk, as_chunk
 
 LEVELS_MOST = 256
 """Priorities that have a main order each; with more there are sorted rows."""
+
+SCATTERED = 16
+"""Messages of a chunk, on average, below which an array for each costs more than a step for each message."""
 
 
 class PriorityOrder(Standing):
@@ -74,15 +78,17 @@ class PriorityOrder(Standing):
         self.anyhow = anyhow
         if self._rows is not None:
             return
-        ranks, lsns = list[Ints](), list[Ints]()
-        for rank in self._order:
-            for chunk in self._levels[rank].whole():
-                lsns.append(view(chunk))
-                ranks.append(np.full(len(chunk), rank, dtype=np.int64))
+        chunks = [(rank, chunk) for rank in self._order for chunk in self._levels[rank].whole()]
         self._rows = SortedRows(2, 2)
         self._lowest = 0
-        if lsns:
-            self._rows.add_sorted((np.concatenate(ranks), np.concatenate(lsns)))
+        if chunks:
+            sizes = [len(chunk) for _, chunk in chunks]
+            ranks: Ints = np.repeat(np.array([rank for rank, _ in chunks], dtype=np.int64), sizes)
+            if len(ranks) < SCATTERED * len(chunks):
+                lsns: Ints = np.fromiter(chain.from_iterable(chunk for _, chunk in chunks), np.int64, len(ranks))
+            else:
+                lsns = np.concatenate([view(chunk) for _, chunk in chunks])
+            self._rows.add_sorted((ranks, lsns))
         self._levels, self._order = {}, []
 
     def use_pool(self, pool: Pool) -> None:

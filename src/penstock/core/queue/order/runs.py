@@ -144,6 +144,28 @@ def sorted_chunk(chunks: Sequence[Chunk]) -> Chunk:
     return packed(distinct_numbers(np.concatenate([view(chunk) for chunk in chunks])))
 
 
+FEW, TOGETHER = 8192, 1 << 16
+"""Scattered LSNs that are put together with others, and so many of them."""
+
+
+def in_fewer(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """All of them in no order, a few scattered ones as part of a larger chunk: whoever goes over all between the ends
+    of each, as one does who adds up bytes, does so once for many.
+    """
+    few, n = list[npt.NDArray[np.int64]](), 0
+    for chunk in chunks:
+        if isinstance(chunk, range) or len(chunk) >= FEW:
+            yield chunk
+            continue
+        few.append(view(chunk))
+        n += len(chunk)
+        if n >= TOGETHER:
+            yield packed(np.sort(np.concatenate(few)))
+            few, n = [], 0
+    if few:
+        yield packed(np.sort(np.concatenate(few)))
+
+
 def tidy(lsns: npt.NDArray[np.int64]) -> list[Chunk]:
     """Ascending LSNs cut into ranges where they are dense and arrays where they are not."""
     return [as_chunk(chunk) for chunk in chunked(lsns, SMALL, PIECE)]
