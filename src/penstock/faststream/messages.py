@@ -232,7 +232,11 @@ class Producer(ProducerProto[PublishCommand]):
     async def row(self, cmd: PublishCommand, body: Any) -> dict[str, object]:
         """What is published, by the columns of a publish.  InvalidArgument; TypeError for what is no option."""
         data, kind = await self._encoded(body)
-        said = {"content_type": kind, "reply_to": cmd.reply_to or None, "correlation_id": cmd.correlation_id}
+        said: dict[str, Any] = {
+            "content_type": kind,
+            "reply_to": cmd.reply_to or None,
+            "correlation_id": cmd.correlation_id,
+        }
         options = {name: value for name, value in cmd.options.items() if name not in OF_ALL}
         row = columns_of(data, cmd.headers, **{**dict.fromkeys(OF_ONE), **said, **options})
         one_row(row)
