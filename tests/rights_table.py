@@ -168,6 +168,7 @@ HTTP: Mapping[str, Way] = {
     "GET /api/cluster-name": Way("names of the server"),
     "GET /api/feature-flags": Way("names of the server"),
     "GET /api/deprecated-features": Way("names of the server"),
+    "GET /api/deprecated-features/used": Way("names of the server"),
     "GET /api/extensions": Way("names of the server"),
     "GET /api/federation-links": Way("log work"),
     "GET /api/auth": Way("names of the server"),

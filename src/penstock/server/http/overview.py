@@ -81,6 +81,7 @@ def rows(facts: Facts) -> Sequence[Row]:
         Row("GET", "/api/cluster-name", doors.cluster_name, "The name of the instance", LOGIN),
         _plain("/api/feature-flags", list, "No feature is behind a flag", LOGIN),
         _plain("/api/deprecated-features", list, "None", LOGIN),
+        _plain("/api/deprecated-features/used", list, "None", LOGIN),
         _plain("/api/extensions", list, "None", LOGIN),
         _plain("/api/federation-links", list, "None", ADMINISTERS),
         _plain("/api/auth", lambda: {"oauth_enabled": False}, "How tools may log in", LOGIN),
