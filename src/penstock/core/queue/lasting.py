@@ -28,6 +28,7 @@ from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
+from penstock.core.queue.order.returned import joined
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, tidy
 from penstock.core.queue.owning import sort_out
 from penstock.core.queue.places import STATES, Place
@@ -103,6 +104,7 @@ def reorder(queue: Contents, more: Sequence[Chunk] = (), *, by_key: bool = False
     for place in queue.places("ready"):
         fresh += place.lsns()
         back += [Run(run.chunk, False, run.tally, run.place) for run in place.back()]
+    back = joined(back)
     queue.main = queue.main.emptied()
     queue.clear_returned()
     if by_key:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import chain
 
 import numpy as np
 
@@ -35,6 +36,24 @@ KINDS_MOST = 16_384
 
 JOINED = 2048
 """Messages in a joined run at most: what is taken from its middle copies the rest."""
+
+
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """The same, small ones that have all in common in one, the order within being that of their LSNs."""
+    out: list[Run] = []
+    alike: dict[tuple[Tally, int, int], list[Run]] = {}
+    for run in runs:
+        if len(run.chunk) < SMALL:
+            alike.setdefault((run.tally, run.place, run.deadline), []).append(run)
+        else:
+            out.append(run)
+    for (tally, place, deadline), some in alike.items():
+        if len(some) == 1:
+            out += some
+        else:
+            lsns = np.sort(np.fromiter(chain.from_iterable(run.chunk for run in some), np.int64))
+            out += [Run(chunk, False, tally, place, deadline) for chunk in _pieces(lsns)]
+    return out
 
 
 class RunHeap(ABC):
@@ -75,24 +94,9 @@ class RunHeap(ABC):
             self._kinds.clear()
 
     def _join(self) -> None:
-        """Join small runs that have all in common, the order within being that of their LSNs."""
-        kept: list[Run] = []
-        alike: dict[tuple[Tally, int, int], list[Run]] = {}
-        for entry in self._heap:
-            run = entry[3]
-            if len(run.chunk) < SMALL:
-                alike.setdefault((run.tally, run.place, run.deadline), []).append(run)
-            else:
-                kept.append(run)
-        loose = 0
-        for (tally, place, deadline), runs in alike.items():
-            if len(runs) == 1:
-                joined = runs
-            else:
-                lsns = np.sort(np.concatenate([view(run.chunk) for run in runs]))
-                joined = [Run(chunk, False, tally, place, deadline) for chunk in _pieces(lsns)]
-            loose += sum(len(run.chunk) < SMALL for run in joined)
-            kept += joined
+        """Join small runs that have all in common."""
+        kept = joined(entry[3] for entry in self._heap)
+        loose = sum(len(run.chunk) < SMALL for run in kept)
         self._loose, self._loose_most = 0, max(LOOSE_MOST, 2 * loose)
         self._kinds.clear()
         self._fill(kept)
