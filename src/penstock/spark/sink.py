@@ -35,8 +35,8 @@ APP_MOST = 255
 
 VERSION_MOST = 2**63 - 1
 
-NO_ROWS = pa.record_batch({"body": pa.array([], pa.binary())})
-"""What publishes nothing, where it may be published."""
+NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())], names=["body"])
+"""What publishes nothing, where it may be published; made so that nothing loads pandas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ def test_a_client_of_asyncio_does_the_same(house: House) -> None:
 def test_whoever_finds_no_thread_for_as_long_as_a_call_may_take_is_told_why(house: House) -> None:
     house.handler.times = float("inf")
     with pytest.raises(Unavailable, match="no thread for another call"):
-        penstock.connect(house.url, timeout=0.2)
+        penstock.connect(house.url, timeout=1)
 
 
 def test_rows_that_can_be_sent_once_alone_are_not_sent_again(house: House) -> None:

@@ -37,7 +37,7 @@ def test_what_has_a_text_goes_by_it() -> None:
     texts = [1j, {2}, deque([3]), MappingProxyType({"a": 4}), Path("/x"), b"y", memoryview(b"z")]
     assert body_of(texts) == (b'["1j",[2],[3],{"a":4},"/x","y","z"]', "application/json")
     pandas = pytest.importorskip("pandas")
-    assert body_of([pandas.Timestamp("2026-01-02")])[0] == b'["2026-01-02 00:00:00"]'
+    assert body_of([pandas.Timestamp("2026-01-02")])[0] == b'["2026-01-02T00:00:00"]'
 
 
 class Repr:
