@@ -179,7 +179,7 @@ def test_a_backup_cut_short_by_a_kill_is_no_backup(server: LiveServer, tmp_path:
         told = command("restore", target, tmp_path / "two", code=2)
         assert "no complete backup" in told["message"]
         if any(target.iterdir()):
-            assert "not empty" in command("backup", target, "--data", server.data, code=2)["message"]
+            assert "unfinished backup" in command("backup", target, "--data", server.data, code=2)["message"]
         else:  # the child lived long enough to tidy up: the folder is one for a backup again
             command("backup", target, "--data", server.data)
             command("restore", target, tmp_path / "whole")
