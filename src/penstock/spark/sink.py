@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -35,7 +35,7 @@ APP_MOST = 255
 
 VERSION_MOST = 2**63 - 1
 
-NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, pa.binary())], names=["body"])
+NO_ROWS: pa.RecordBatch = cast("Any", pa.RecordBatch).from_arrays([pa.nulls(0, pa.binary())], names=["body"])
 """What publishes nothing, where it may be published; made so that nothing loads pandas."""
 
 
