@@ -372,3 +372,17 @@ def test_records_of_schemas_that_their_topic_learns_have_a_focus_a_page_and_conf
         assert [message.body[7:8] for message in focus.take()] == [b"b", b"a"]
         assert [message.body[7:8] for message in page.take()] == [b"b", b"a"]
         assert [message.body[7:8] for message in slow.take()] == [b"b", b"a"]
+
+
+def test_who_has_subscribed_reads_on_where_the_topic_has_a_schema_less() -> None:
+    """What was asked for reads more than there is: it goes on."""
+    with later_broker(key=["/id"]) as one:
+        learn(one, key=["/id"])
+        focus = one.subscribe("t", filter="/total > 8", oof=True, max_backlog=9)
+        slow = one.subscribe("t", conflation="1s", conflation_key="/region", max_backlog=9)
+        one.publish("t", order_of(9, id="a", total=9))
+        learn(one, message_type=avro({7: ORDER}), key=["/id"])
+        one.publish("t", order_of(7, id="b", total=10))
+        one.advance(1.1)
+        assert [message.body[7:8] for message in focus.take()] == [b"a", b"b"]
+        assert [message.body[7:8] for message in slow.take()] == [b"b"]

@@ -39,7 +39,7 @@ from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.queue_settings import NAMES, AddressSetting, ExchangeRule, Policy, QueueSettings, ruling_of
-from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, goes_on_with_records, with_versions, wrong
+from penstock.records.sow_settings import JSON_SCHEMA, SCHEMA, with_versions, wrong
 
 
 def _nothing_is_shown(vhost: str, name: str) -> bool:
@@ -118,9 +118,9 @@ class SowCommands(CoreParts):
         return self._keyed.drop(sow, numbers, "deleted", by)
 
     def _sow_declared(
-        self, lsn: int, name: tuple[str, str, str], settings: Mapping[str, object], before: Mapping[str, object]
+        self, lsn: int, name: tuple[str, str, str], settings: Mapping[str, object], *, kept: bool
     ) -> None:
-        sow = self._keyed.sows.declared(lsn, name, settings, kept=goes_on_with_records(settings, before))
+        sow = self._keyed.sows.declared(lsn, name, settings, kept=kept)
         self._paging.wanted |= sow is not None and sow.file_backed
         self._publisher.keyed = self._keyed if self._keyed.sows else None
 
@@ -213,10 +213,10 @@ class TopologyCommands(SowCommands):
         if (text := settings.get(JSON_SCHEMA)) is not None:
             compile_check(cast("str", text))  # PreconditionFailed without its library
         body_type(cast("MessageType", settings.get(MESSAGE_TYPE, JSON)))  # PreconditionFailed without its library
-        lsn, before = self._out.next_lsn, self._topology.topics.get((vhost, exchange, key), NO_TABLE)
-        self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)
+        lsn = self._out.next_lsn
+        kept = self._admin.declare_topic(self._at(now), vhost, exchange, key, settings)
         if self._out.next_lsn > lsn:
-            self._sow_declared(lsn, (vhost, exchange, key), settings, before)
+            self._sow_declared(lsn, (vhost, exchange, key), settings, kept=kept)
 
     def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
         """A topic keeps nothing more."""

@@ -427,14 +427,14 @@ class Admin(Register):
 
     # topics
 
-    def declare_topic(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> None:
-        """A topic that keeps what no queue takes."""
+    def declare_topic(self, now: Now, vhost: str, exchange: str, key: str, settings: Mapping[str, object]) -> bool:
+        """A topic that keeps what no queue takes; whether its record says that the records of its keys go on."""
         if self._topology.exchange(vhost, exchange) is None:
             raise no_exchange(vhost, exchange)
         table = as_table(wrap(settings))
         before = self._topology.topics.get((vhost, exchange, key))
         if before == table:
-            return
+            return False
         kind = str(settings.get(MESSAGE_TYPE, JSON))
         for queue in self._router.shows(vhost, exchange, key):
             if not alike(other := queue.settings.message_type, kind):
@@ -444,9 +444,10 @@ class Admin(Register):
                 )
         now = self._outbox.at(now)
         header = {"vhost": vhost, "exchange": exchange, "settings": wrap(settings)}
-        more = {"kept": True} if goes_on_with_records(settings, before or NO_TABLE) else {}
-        self._outbox.record(Kind.TOPIC_DECLARE, key, header | more)
+        stays = goes_on_with_records(settings, before or NO_TABLE)
+        self._outbox.record(Kind.TOPIC_DECLARE, key, header | ({"kept": True} if stays else {}))
         self._topology.declare_topic(vhost, exchange, key, table)
+        return stays
 
     def delete_topic(self, now: Now, vhost: str, exchange: str, key: str) -> None:
         """The topic keeps nothing more; one that was not declared is no error."""

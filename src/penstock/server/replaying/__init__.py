@@ -240,9 +240,9 @@ class Replays:
                 batches = [part for part in entry.entries if isinstance(part, Publishes)]
                 if batches:
                     self._gathered.append((last_of(entry), batches))
-            elif isinstance(entry, Control) and entry.kind in _TYPES:
-                for feed in self._feeds.values():
-                    self._read_on(feed)
+        if any(isinstance(part, Control) and part.kind in _TYPES for entry in journal for part in _parts(entry)):
+            for feed in self._feeds.values():
+                self._read_on(feed)
 
     def _read_on(self, feed: Feed) -> None:
         """Its bodies may have schemas now that they had not when its filter was asked for."""
@@ -338,6 +338,10 @@ class Replays:
         since = self.now() - HOLD_US
         places = [one.position for one in self._sources if one.live or one.moved_at >= since]
         return min(places, default=None)
+
+
+def _parts(entry: Entry) -> Sequence[object]:
+    return entry.entries if isinstance(entry, Group) else (entry,)
 
 
 def caught(work: Callable[[], T]) -> T | PenstockError:

@@ -26,6 +26,7 @@ from penstock.expr import compile_filter
 from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
+from penstock.records.message_types import goes_on
 from penstock.server.follow import Asking, Mapped, Sign, Source
 from penstock.server.replaying import caught
 from penstock.server.replaying.log_source import Asked
@@ -78,7 +79,7 @@ class RecordSource(Source[list[Event]]):
             self._filter.require_deterministic("a subscription that tells what leaves its focus")
         self._terms = parse_order(wish.order_by or None)
         self._window = None if wish.top_n is None else Window(self._terms, wish.top_n, wish.skip_n)
-        self._rule = sow.rule  # as it was when this began, or when its type was last another
+        self._reads = sow.rule.message_type  # what is asked of bodies is asked of this type
         self._index = sow.index.fork() if wish.knowing else Index()
         self._focus = Index()  # keys that the subscriber has been told of and that match
         self._drops = deque[_Drop]()
@@ -161,9 +162,9 @@ class RecordSource(Source[list[Event]]):
 
     def _read_on(self) -> None:
         """What it asks of bodies is asked of what they are now: they may have schemas that they had not."""
-        if self._sow.rule is not self._rule:
-            self._rule = self._sow.rule
-            self._wish = self._wish.reading(self._rule.message_type)
+        kind = self._sow.rule.message_type
+        if kind != self._reads and goes_on(kind, self._reads):
+            self._reads, self._wish = kind, self._wish.reading(kind)
             self._filter = None if self._wish.filter is None else compile_filter(self._wish.filter)
             self._terms = parse_order(self._wish.order_by or None)
 
