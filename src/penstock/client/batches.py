@@ -9,7 +9,7 @@ A row is settled once, by the batch or by its message; what a settle of the batc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from numbers import Integral
 from typing import Any, Generic, Self, TypeAlias, cast
@@ -20,7 +20,7 @@ from penstock.client import messages, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.exchange import Exchange
 from penstock.client.link import OfThisProcess
-from penstock.client.messages import B, Following, Rows, Values, reason_of
+from penstock.client.messages import B, Rows, Values, reason_of
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of
 
@@ -36,9 +36,9 @@ class Message(messages.Message[B]):
 
     __slots__ = ("_outcomes",)
 
-    def __init__(self, rows: Rows, row: int, batch: Batch[B], outcomes: bytearray) -> None:
+    def __init__(self, rows: Rows, row: int, holder: Exchange, outcomes: bytearray) -> None:
         Values.__init__(self, rows, row)
-        self._consumer = batch
+        self._consumer = holder
         self._outcomes = outcomes
 
     @property
@@ -71,7 +71,7 @@ def _number(row: object, what: str) -> int:
 
 @arguments_checked
 class Batch(OfThisProcess, Generic[B]):
-    """Made by `Consumer.batches`.  As a sequence it has the messages of its rows, of which it is the holder."""
+    """Made by `Consumer.batches`.  As a sequence it has the messages of its rows."""
 
     def __init__(self, rows: Rows, first: int, exchange: Exchange) -> None:
         """first: the row it begins with; those before were taken as messages."""
@@ -91,7 +91,7 @@ class Batch(OfThisProcess, Generic[B]):
         row = _number(row, "batch[row]: the row")
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return Message[B](self._rows, row % len(self), self, self._outcomes)
+        return Message[B](self._rows, row % len(self), self._exchange, self._outcomes)
 
     def __iter__(self) -> Iterator[Message[B]]:
         return (self[row] for row in range(len(self)))
@@ -136,42 +136,12 @@ class Batch(OfThisProcess, Generic[B]):
         with ExitStack() as stack:
             if tracing.active is not None:
                 headers = [self[row].headers for row in chosen]
-                stack.enter_context(tracing.active.settle(verb, self.source, headers))
+                stack.enter_context(tracing.active.settle(verb, self._exchange.source, headers))
             in_time = self._exchange.settle_rows(self._rows, chosen, verb, delay, reason)
         place = OUTCOMES.index(verb if in_time else "lost")
         for row in chosen:
             self._outcomes[row] = place
         return in_time
-
-    # -- the holder of its messages
-
-    @property
-    def client(self) -> object:
-        """The client on whose connection it came."""
-        return self._exchange.client
-
-    @property
-    def source(self) -> str:
-        """The queue that it came from, or the pattern."""
-        return self._exchange.source
-
-    @property
-    def tag(self) -> str:
-        """What the server calls its consumer."""
-        return self._exchange.tag
-
-    @property
-    def term(self) -> int:
-        """Of the leader of a cluster of servers that it came from; 0 without one."""
-        return self._exchange.term
-
-    def settle(self, message: messages.Message[B], verb: str, delay: int | None, reason: str | None) -> bool:
-        """Settle one row.  (Messages call this.)"""
-        return self._exchange.settle(message, verb, delay, reason)
-
-    def ack_with(self, message: messages.Message[B], following: Sequence[Following]) -> None:
-        """Ack a message and publish others, both or neither.  (Messages call this.)"""
-        self._exchange.ack_with(message, following)
 
     def __enter__(self) -> Self:
         return self

@@ -246,15 +246,6 @@ class Consumer(OfThisProcess, Generic[B]):
         return self._past.stale + self._exchange.answers.stale
 
     @property
-    def client(self) -> Owner:
-        """The client that made it, on whose connection it is."""
-        return self._client
-
-    def settle(self, message: Message[Any], verb: str, delay: int | None, reason: str | None) -> bool:
-        """Gather one settle of what came over the present connection."""
-        return self._exchange.settle(message, verb, delay, reason)
-
-    @property
     def tag(self) -> str:
         """What the server calls it.  Waits for its word; errors as for `take`."""
         return self._exchange.tag

@@ -22,10 +22,7 @@ TWINS: tuple[tuple[type[Any], type[Any]], ...] = (
 
 BETWEEN_OURS: dict[type[Any], frozenset[str]] = {
     client.Client: frozenset({"forget", "heard", "open_transaction"}),
-    consumer.Consumer: frozenset(
-        {"batch_of", "catch_up", "client", "give_back", "settle", "take_ready", "untake"}
-    ),
-    batches.Batch: frozenset({"ack_with", "client", "settle", "source", "tag", "term"}),
+    consumer.Consumer: frozenset({"batch_of", "catch_up", "give_back", "take_ready", "untake"}),
     messages.Message: frozenset({"begin", "check_unsettled", "end", "holder", "leave"}),
     replay.Replay: frozenset({"begin"}),
     results.Task: frozenset({"late"}),

@@ -77,6 +77,6 @@ def test_settling_after_the_server_ended_the_stream_is_worth_a_retry() -> None:
     consumer = Consumer(client, cast("Link", link), asked, backlog=1, heartbeat=30, timeout=0)
     try:
         with pytest.raises(Unavailable, match="ended the stream"):
-            consumer.settle(cast("Message", Taken()), "ack", None, None)
+            consumer._exchange.settle(cast("Message", Taken()), "ack", None, None)
     finally:
         link.reader.cancel()
