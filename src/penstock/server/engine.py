@@ -35,13 +35,12 @@ from penstock.server.asking.scanning import Backfills, Scans
 from penstock.server.base.faults import asker_behind, asker_of
 from penstock.server.base.rounds import Nap
 from penstock.server.base.runtime import Runtime
-from penstock.server.event_exchange import EventExchange
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.notices import Notices
+from penstock.server.own_messages import EventExchange, Traces
 from penstock.server.people.access import Shares
 from penstock.server.pipelines import PipelineReports
 from penstock.server.replaying import Replays
-from penstock.server.traces import Traces
 from penstock.server.transaction_memory import Charges
 from penstock.server.views.views import Views
 

@@ -13,7 +13,7 @@ import pytest
 from penstock.core.topology.routing import REPLY_TO
 from penstock.records.properties import Properties, decode, encode
 from penstock.server.amqp import unsendable
-from penstock.server.traces import HEADER_MOST
+from penstock.server.own_messages import HEADER_MOST
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import FRAME_MAX_LEAST
 from sim.serverkit import Client, Content, Life

@@ -23,8 +23,8 @@ from event_stream import Event, EventReader
 from http_lab import Http
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.tokens import login_of
-from penstock.server.event_exchange import AT_RABBITMQ
 from penstock.server.notices import TEXT_MOST, Feed
+from penstock.server.own_messages import AT_RABBITMQ
 from penstock.server.people.access import Terms
 from penstock.testing.broker_life import Doors
 from scenario import amqp, get

@@ -37,7 +37,7 @@ EVENTS = "amq.rabbitmq.event"
 """The exchange to which the server says what changes (`server.notices`)."""
 
 TRACE = "amq.rabbitmq.trace"
-"""The exchange to which messages are told that are published and delivered (`server.traces`)."""
+"""The exchange to which messages are told that are published and delivered (`server.own_messages`)."""
 
 DELAYED = "x-delayed-message"
 """The type of an exchange at which messages wait; its argument `x-delayed-type` says how it routes."""
