@@ -208,6 +208,22 @@ def test_what_nobody_wants_is_returned_at_commit_and_before_it_is_answered(life:
     assert (life.counters.unroutable_returned, life.counters.unroutable_dropped) == (1, 1)
 
 
+def test_of_messages_that_came_apart_those_return_that_nobody_wanted(life: Life) -> None:
+    client = open_tx(life)
+    for n in range(6):
+        client.publish("nobody" if n % 2 else "q", b"%d" % n, mandatory=n > 1)
+        if n % 3:
+            life.run()
+    client.method(m.TxCommit())
+    life.run()
+    back = [client.take(Content) for _ in range(2)]  # type: ignore[type-var]
+    assert [one.body for one in back if isinstance(one, Content)] == [b"3", b"5"]
+    client.take(m.TxCommitOk)
+    assert life.contents("q") == [b"0", b"2", b"4"]
+    assert life.counters.published == 6
+    assert life.counters.sizes.told()[0] == 6
+
+
 def test_an_empty_commit_writes_nothing(life: Life) -> None:
     client = open_tx(life)
     before = life.core.last_lsn

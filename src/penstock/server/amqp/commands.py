@@ -41,7 +41,7 @@ class Commit:
         self._channel = channel
         self._tx = tx
         session.settling.finish()  # what other channels said before
-        batch = tx.batch()
+        self._batch = batch = tx.batch()
         if batch is not None and session.core.traced:
             batch.sender = session.name, channel.number, session.user
         transaction = Transaction(batch, tx.endings(), by=session.peer)
@@ -68,17 +68,18 @@ class Commit:
 
     def _answer(self, done: Transacted) -> None:
         session, tx, counters, counts = self._session, self._tx, self._session.counters, self._channel.counts
-        rows, acknowledged = tx.rows(), tx.acknowledged
+        published, acknowledged = done.published, tx.acknowledged
+        back = tx.found(published.unroutable) if published is not None and published.unroutable else []
         tx.keep()
         counters.acknowledged += acknowledged
         counts.acknowledged += acknowledged
-        if done.published is not None:
-            counters.published += len(rows)
-            counts.published += len(rows)
-            counters.sizes.add([run.bodies[row] for run, row in rows])
-            counters.routed += done.published.stored
-            if done.published.unroutable:
-                session.send_back(self._channel.number, [rows[row] for row in done.published.unroutable])
+        if published is not None and self._batch is not None:
+            counters.published += len(self._batch)
+            counts.published += len(self._batch)
+            counters.sizes.add(self._batch.bodies)
+            counters.routed += published.stored
+            if back:
+                session.send_back(self._channel.number, back)
         self._channel.reply(m.TxCommitOk(), durable=True, needs=done.lsn)
 
 

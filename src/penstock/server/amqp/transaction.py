@@ -8,8 +8,10 @@ request without being its answer goes behind those that are owed.  It knows noth
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.commands.transactions import Ending
@@ -19,7 +21,8 @@ from penstock.errors import PreconditionFailed
 from penstock.records.chunks import as_chunk
 from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes, Topic, joined
+from penstock.records.entries import Publishes, Topic
+from penstock.records.one_or_each import each, one_or_each
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import SMALL, Tags, singly
 from penstock.server.base.faults import asker_of
@@ -135,13 +138,16 @@ END_COST = 16
 class Open:
     """The transaction of one channel: always open once tx.select was said, and empty after each end."""
 
-    __slots__ = ("_core", "_ends", "_runs", "_size", "_tags", "acknowledged", "charge")
+    __slots__ = (
+        "_bodies", "_core", "_ends", "_headers", "_runs", "_size", "_tags", "_topics", "acknowledged", "charge",
+    )  # fmt: skip
 
     def __init__(self, engine: Engine, tags: Tags, user: str, name: str, cut: Callable[[MemoryShort], object]) -> None:
         """name: of what it is, for who is told.  cut: closes the channel, for memory is short."""
         self._core = engine.core
         self._tags = tags
-        self._runs: list[tuple[events.PublishRun, Topic | list[Topic]]] = []
+        self._runs: list[events.PublishRun] = []
+        self._topics, self._headers, self._bodies = list[Topic](), list[bytes](), list[bytes]()  # of all their rows
         self._ends: dict[tuple[Consumer, Verb], array[int]] = {}  # messages, as they were settled
         self.acknowledged = 0  # deliveries
         self._size = 0  # bytes of bodies and headers
@@ -166,7 +172,10 @@ class Open:
             )
         self.charge.add(size + ROW_COST * len(run.bodies))
         self._size += size
-        self._runs.append((run, topics))
+        self._runs.append(run)
+        self._topics += each(topics, len(run.bodies))
+        self._headers += each(run.properties, len(run.bodies))
+        self._bodies += run.bodies
 
     def settle(self, low: int, high: int, verb: Verb) -> None:
         """Lend deliveries.  Raises UnknownTag."""
@@ -187,7 +196,8 @@ class Open:
     def forget(self) -> None:
         """It has ended; what it was charged is given back."""
         self.charge.end()
-        self._runs, self._ends, self._size, self.acknowledged = [], {}, 0, 0
+        self._runs, self._topics, self._headers, self._bodies = [], [], [], []
+        self._ends, self._size, self.acknowledged = {}, 0, 0
 
     def close(self) -> None:
         """The channel is over: nothing of it is done."""
@@ -208,12 +218,9 @@ class Open:
 
     def batch(self) -> Publishes | None:
         """All its messages in order, as one batch."""
-        if not self._runs:
+        if not self._bodies:
             return None
-        if len(self._runs) == 1:
-            run, topics = self._runs[0]
-            return Publishes(topics, run.properties, run.bodies, size=self._size)
-        return joined([Publishes(topics, run.properties, run.bodies) for run, topics in self._runs], size=self._size)
+        return Publishes(one_or_each(self._topics), one_or_each(self._headers), self._bodies, size=self._size)
 
     def endings(self) -> list[Ending]:
         """What it settled: of each consumer what ends in one way together, in the order of the messages."""
@@ -225,11 +232,13 @@ class Open:
     @property
     def published(self) -> int:
         """How many messages it holds."""
-        return sum(len(run.bodies) for run, _ in self._runs)
+        return len(self._bodies)
 
-    def rows(self) -> list[tuple[events.PublishRun, int]]:
-        """For each message its run, and its row there."""
-        return [(run, row) for run, _ in self._runs for row in range(len(run.bodies))]
+    def found(self, rows: Iterable[int]) -> list[tuple[events.PublishRun, int]]:
+        """For each of some of its messages its run, and its row there."""
+        starts = [0, *accumulate(len(run.bodies) for run in self._runs)]
+        places = [(row, bisect_right(starts, row) - 1) for row in rows]
+        return [(self._runs[at], row - starts[at]) for row, at in places]
 
 
 def _ascending(lsns: array[int]) -> Chunk:
