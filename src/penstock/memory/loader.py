@@ -17,6 +17,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
 from itertools import chain, islice
 
 from penstock.memory import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
@@ -54,13 +55,7 @@ class _HeadLoader:
         if -caches.budget.over < 2 * most:
             self.lines.clear()
             return
-        parts: dict[int, Chunk] = {}
-        for queue, line in list(islice(self.lines.items(), JOIN_MOST)):
-            chunk = self._next(line)
-            if len(chunk):
-                parts[queue] = chunk
-            else:
-                del self.lines[queue]
+        parts = self._next()
         if not parts:
             return
         chunk = union(parts.values())[:READ_ROWS]
@@ -69,19 +64,48 @@ class _HeadLoader:
         self.reading = {queue: part for queue, part in cut.items() if len(part)}  # the others come with a later read
         self._read(chunk, lambda rows: self._loaded(chunk, rows, most), most)
 
-    def _next(self, line: Line) -> Chunk:
-        """Positions that follow what is at the head of a queue; none when it has its share, or a consumer."""
+    def _next(self) -> dict[int, Chunk]:
+        """Of each queue positions that follow what is at its head, those of all that stand first in the log among them.
+
+        One read's rows, where there are so many.  A queue is looked at further only where all that was looked at of it
+        belongs to the read, so that the depths of many queues are not gone through for each.
+        """
+        lines = dict(islice(self.lines.items(), JOIN_MOST))
+        share = READ_ROWS // max(1, len(lines)) + 1
+        rooms = {queue: self._room(line) for queue, line in lines.items()}
+        parts: dict[int, list[Chunk]] = {queue: [] for queue in lines}
+        ends: list[tuple[int, int]] = []  # a heap: how far each was looked at
+
+        def look(queue: int, lsn: int) -> None:
+            chunk = lines[queue].after(lsn, min(share, rooms[queue])) if rooms[queue] > 0 else range(0)
+            chunk = chunk[: bisect_right(chunk, self._caches.arrivals.lacking)]
+            if len(chunk):
+                rooms[queue] -= len(chunk)
+                parts[queue].append(chunk)
+                heappush(ends, (chunk[-1], queue))
+
+        for queue, room in rooms.items():
+            shelf = self._caches.heads.shelves.get(queue)
+            look(queue, shelf.last if shelf is not None else 0)
+            if not parts[queue]:
+                if room:
+                    self._caches.heads.begin(queue)
+                del self.lines[queue]
+        there = 0  # rows of which it is sure that no other stands before them
+        while ends and there < READ_ROWS:
+            lsn, queue = heappop(ends)
+            there += len(parts[queue][-1])
+            look(queue, lsn)
+        return {queue: union(some) for queue, some in parts.items() if some}
+
+    def _room(self, line: Line) -> int:
+        """How many rows a head may still have; none when it has its share, or a consumer."""
         heads, queue = self._caches.heads, line.queue
         shelf = heads.shelves.get(queue)
         held, mean = (shelf.bytes, shelf.bytes // max(1, shelf.rows)) if shelf is not None else (0, MEAN_FIRST)
         if queue in self._caches.area.by_queue or 8 * held > 7 * self._share:
-            return range(0)
-        rows = max(1, (self._share - held) // max(1, mean))
-        chunk = line.after(shelf.last if shelf is not None else 0, rows)
-        chunk = chunk[: bisect_right(chunk, self._caches.arrivals.lacking)]
-        if not len(chunk):
-            heads.begin(queue)
-        return chunk
+            return 0
+        return max(1, (self._share - held) // max(1, mean))
 
     def _loaded(self, chunk: Chunk, rows: Rows, most: int) -> None:
         """A read is answered; other queues than those that it was for have nothing to do with it."""

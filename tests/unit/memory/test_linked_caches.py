@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import pairwise
 
 import pytest
 
+from penstock.memory import READ_ROWS
 from penstock.memory.arrived_batches import PLACED_MOST
 from penstock.memory.loader import READS
 from penstock.memory.slab import ROW_OVERHEAD, Slab
@@ -334,6 +336,41 @@ def test_after_a_start_the_heads_are_filled_first() -> None:
     world.dispatch(line, 100)
     assert len(world.got) == 100
     assert world.rows_read == read
+
+
+def test_a_read_for_heads_looks_at_few_more_positions_than_it_brings() -> None:
+    """However many queues are how deep: each read sorted all that was left of them all."""
+    queues, each = 50, 2000
+    world = World(400_000_000, queues)
+    looked = list[int]()
+
+    class Counted(ModelLine):
+        def after(self, lsn: int, count: int) -> Chunk:
+            chunk = super().after(lsn, count)
+            looked.append(len(chunk))
+            return chunk
+
+    last = queues * each
+    for lsn in range(1, last + 1):
+        world.bodies[lsn] = b"%d" % lsn
+        # the first in turns, the next ten one behind the other, the others as a block each
+        number = lsn % queues if lsn < last // 3 else (lsn // 1000) % 10 if lsn < last // 2 else lsn * queues // last
+        world.queues[number % queues].main.append(lsn)
+    world.next, world.durable = last + 1, last
+    world.caches.arrivals.lacking = last
+    world.loader.heads.fill([Counted(queue, "", None) for queue in world.queues])
+    while True:
+        before = sum(looked)
+        world.loader.step()
+        assert sum(looked) - before < 3 * READ_ROWS
+        if not world.cold:
+            break
+        world.answer()
+        world.check()
+    assert world.rows_read > 10 * READ_ROWS / 2
+    for queue in world.queues:
+        shelf = world.caches.heads.shelves[queue.id]
+        assert (shelf.first, shelf.rows) == (queue.main[0], bisect_right(queue.main, shelf.last))
 
 
 def test_the_heads_fade_when_deliveries_begin() -> None:
