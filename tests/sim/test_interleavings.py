@@ -1,6 +1,6 @@
-"""Upkeep against appends in 360 interleavings, two processes side by side; and the proof that so many find mistakes.
+"""Upkeep against appends in 280 interleavings, two processes side by side; and the proof that so many find mistakes.
 
-The mistake that is found last is found in 240.  `PENSTOCK_SCHEDULES` sets how many (360; `make soak-interleavings` goes
+The mistake that is found last is found in 180.  `PENSTOCK_SCHEDULES` sets how many (280; `make soak-interleavings` goes
 on for ever); a failure prints the seed and
 the command that shows it again.  No schedule knows a real clock: `make test` runs them at the lowest priority, beside
 the other tests.
@@ -24,9 +24,9 @@ from sim.interleave import LIVES, Chain, simulated_threads
 from sim.planted import PLANTED
 
 TESTS = Path(__file__).resolve().parents[1]
-SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "360"))
+SCHEDULES = int(os.environ.get("PENSTOCK_SCHEDULES", "280"))
 PROCESSES = 2
-SAMPLE = 360 // LIVES
+SAMPLE = 280 // LIVES
 """Chains in which each planted mistake is found."""
 
 LIMIT_S = 3600
