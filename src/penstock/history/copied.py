@@ -164,15 +164,13 @@ class Copied:
         if segment.last >= upto:
             return
         window, frames = Window(segment.file, segment.file.size()), FrameReader()
-        while len(segment.lsns) == 0 or segment.last < upto:
-            frame = frames.at(window, segment.end)
-            if frame is None:
-                return
+        for frame in frames.each(window, segment.end):
             if frame.rows:
                 last = frame.last if frame.last >= 0 else frame.lsn + frame.rows - 1
                 segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, False)
-            else:
-                segment.end += frame.length
+            segment.end = frame.offset + frame.length
+            if len(segment.lsns) and segment.last >= upto:
+                return
 
     def _first_vias(self, oldest: SegmentHeader) -> int:
         """What the newest checkpoint knows, and up to which LSN that is.  LogDamaged where there must be one."""

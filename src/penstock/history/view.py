@@ -332,21 +332,17 @@ class Folder:
         """Walk the frames up to the listed end.  Headers alone; each CRC is checked when a row is asked for."""
         window = Window(segment.file, place.end)
         at, wrong = segment.end, ""
-        while at < place.end and not wrong:
-            try:
-                frame = self._frames.at(window, at)
-            except NotAFrame as error:
-                wrong = f"cannot be read: {error}"
-                break
-            if frame is None:
-                wrong = "is zeros"
-                break
-            at += frame.length
-            if frame.rows:
-                last = frame.last if frame.last >= 0 else frame.lsn + frame.rows - 1
-                segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, False)
-            else:
+        try:
+            for frame in self._frames.each(window, at):
+                at += frame.length
+                if frame.rows:
+                    last = frame.last if frame.last >= 0 else frame.lsn + frame.rows - 1
+                    segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, False)
                 segment.end = at
+            if at < place.end:
+                wrong = "is zeros"
+        except NotAFrame as error:
+            wrong = f"cannot be read: {error}"
         if wrong or (place.closed and len(segment.lsns) != place.batches):
             where = (segment.name, len(segment.lsns), at, segment.last + 1)
             raise damaged(*where, wrong or f"is not where the server has it ({place.batches} batches)")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import field
 from typing import NamedTuple
 
@@ -22,8 +23,8 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.log.catalog import Catalog, Segment
-from penstock.log.frame import SEALED, FrameReader, NotAFrame, Window, message_size
-from penstock.log.mending import CUT
+from penstock.log.frame import SEALED, FrameReader, NotAFrame, Window
+from penstock.log.mending import CUT, moved
 from penstock.log.reader import Reader, Vias, decode
 from penstock.log.record_batches import cells, column
 from penstock.log.segment import FOLDER, NotASegment, first_lsn, read_header, segment_name
@@ -116,29 +117,22 @@ class _Log:
 
     def _walk(self, segment: Segment) -> int:
         """Index a file up to its last batch; the highest LSN that it says is committed."""
-        window, at, committed = Window(segment.file, segment.file.size()), segment.start, 0
-        while True:
-            try:
-                frame = self._frames.at(window, at)
-            except NotAFrame:
-                return committed
-            if frame is None or (frame.rows and frame.lsn <= segment.last):
-                return committed
-            if frame.rows:
-                last = frame.last
-                if last < 0:
-                    place = at + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-                    last = int.from_bytes(window.read(place, 8), "little", signed=True)
-                kind = b"" if frame.compressed else window.read(at + frame.header + frame.buffers[6], 1)
-                segment.add(frame.lsn, last, at, frame.length, frame.rows, False)
-                self._batches.append((frame.lsn, frame.rows))
-                if kind == bytes([Kind.BOOT]):
-                    self._boot(segment)
-            at = segment.end = at + frame.length
-            if not frame.rows and frame.lsn == SEALED:
-                continue  # that all of the file is on the disk of who closed it
-            if not self.reigns or frame.durable >= self.reigns[-1].first:
-                committed = max(committed, frame.durable)
+        window, committed = Window(segment.file, segment.file.size()), 0
+        with suppress(NotAFrame):
+            for frame in self._frames.each(window, segment.start):
+                if frame.rows:
+                    if frame.lsn <= segment.last:
+                        break
+                    segment.add(frame.lsn, frame.last_lsn(window), frame.offset, frame.length, frame.rows, False)
+                    self._batches.append((frame.lsn, frame.rows))
+                    if frame.begins_with(Kind.BOOT, window):
+                        self._boot(segment)
+                segment.end = frame.offset + frame.length
+                if not frame.rows and frame.lsn == SEALED:
+                    continue  # that all of the file is on the disk of who closed it
+                if not self.reigns or frame.durable >= self.reigns[-1].first:
+                    committed = max(committed, frame.durable)
+        return committed
 
     def _boot(self, segment: Segment) -> None:
         number = len(segment.lsns) - 1
@@ -170,24 +164,14 @@ def _kept(disk: Disk, frames: FrameReader) -> list[Kept]:
 
 
 def _kept_file(disk: Disk, name: str, frames: FrameReader) -> Kept:
-    file = disk.open(f"{CUT}/{name}", readonly=True)
-    first = last = rows = at = 0
-    try:
-        offset, size = int(name.split("-")[1]), file.size()
-        at = read_header(file)[1] if not offset else 0
-        while len(prefix := file.pread(8, at)) == 8:
-            frame = frames.header(file.pread(message_size(prefix), at), offset + at)
-            if at + frame.length > size:
-                break
+    first = last = rows = 0
+    with closing(disk.open(f"{CUT}/{name}", readonly=True)) as file, suppress(IndexError, ValueError):
+        # up to a torn batch or zeros; nothing of somebody else's file
+        offset = int(name.split("-")[1])
+        at, window = offset or read_header(file)[1], moved(file, offset)
+        for frame in frames.each(window, at):
             if frame.rows:
-                first, rows = first or frame.lsn, rows + frame.rows
-                place = at + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-                last = int.from_bytes(file.pread(8, place), "little")
-            at += frame.length
-    except (NotAFrame, NotASegment, IndexError, ValueError):
-        pass  # a torn batch, zeros, or somebody else's file
-    finally:
-        file.close()
+                first, last, rows = first or frame.lsn, frame.last_lsn(window), rows + frame.rows
     return Kept(f"{CUT}/{name}", first, last, rows)
 
 

@@ -68,6 +68,21 @@ class Frame(NamedTuple):
     last: int = -1  # LSN of the last row, where the header says it
     compressed: bool = False
 
+    @property
+    def last_at(self) -> int:
+        """Where the last value of the first column, the last row's LSN, is from the start of the message."""
+        return self.header + self.buffers[2] + 8 * (self.rows - 1)
+
+    def last_lsn(self, window: Window) -> int:
+        """LSN of the last row, from the file where the header does not say it."""
+        if self.last >= 0:
+            return self.last
+        return int.from_bytes(window.read(self.offset + self.last_at, 8), "little", signed=True)
+
+    def begins_with(self, kind: int, window: Window) -> bool:
+        """Whether the first row is of this kind: the first byte of the second column, which is not compressed."""
+        return not self.compressed and window.read(self.offset + self.header + self.buffers[6], 1) == bytes((kind,))
+
 
 class NotAFrame(ValueError):
     """These bytes are not the header of a batch of ours."""
@@ -250,6 +265,12 @@ class FrameReader:
         if offset + frame.length > window.size:
             raise NotAFrame("the batch reaches beyond the end of the file")
         return frame
+
+    def each(self, window: Window, offset: int) -> Iterator[Frame]:
+        """The frames from an offset on, one behind the other, up to the end.  NotAFrame as of `at`."""
+        while (frame := self.at(window, offset)) is not None:
+            yield frame
+            offset += frame.length
 
 
 class Window:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -206,6 +206,11 @@ class _Moved:
         return self._file.pread(size, offset - self._offset)
 
 
+def moved(file: File, offset: int) -> Window:
+    """A file of them at the offsets that its bytes had."""
+    return Window(_Moved(file, offset), offset + file.size())  # type: ignore[arg-type]  # of a file it only reads
+
+
 def cut_files(disk: Disk) -> list[CutFile]:
     """All of them, by LSN."""
     found = [_read(disk, name) for name in disk.list(CUT) if _NAME.fullmatch(name) is not None]
@@ -242,28 +247,21 @@ def cut_rows(disk: Disk, name: str) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(file: File, offset: int) -> Iterator[pa.RecordBatch]:
-    at, end, compressed = offset, offset + file.size(), False
+    at, compressed = offset, False
     if not offset:
         try:
             header, at = read_header(file)
             compressed = bool(header.codec)
         except NotASegment:
             at = HEADER_BYTES
-    moved, frames = _Moved(file, offset), FrameReader()
-    window = Window(moved, end)  # type: ignore[arg-type]  # of a file it only reads
-    while at < end:
-        try:
-            frame = frames.at(window, at)
-        except NotAFrame:
-            return
-        if frame is None:
-            return
-        message = moved.pread(frame.length, at)
-        if not sound(frame, message):
-            return
-        if frame.rows:
-            yield rows_of(message, compressed=compressed)
-        at += frame.length
+    window = moved(file, offset)
+    with suppress(NotAFrame):
+        for frame in FrameReader().each(window, at):
+            message = window.read(frame.offset, frame.length)
+            if not sound(frame, message):
+                return
+            if frame.rows:
+                yield rows_of(message, compressed=compressed)
 
 
 CUTTING = "cutting"

@@ -98,22 +98,19 @@ class Source:
     def batches(self) -> Iterator[RawBatch]:
         """The batches with rows, in order.  LogDamaged at the first that is not what was written, and at a cut."""
         window = Window(self.file, self.file.size(), _BLOCK)
-        frames, at = FrameReader(), self._start
-        while True:
-            try:
-                frame = frames.at(window, at)
-            except NotAFrame as error:
-                raise damaged(self.name, self.read, at, 0, f"cannot be read: {error}") from None
-            if frame is None:
-                break
-            message = window.read(at, frame.length)
-            if not sound(frame, message):
-                raise damaged(self.name, self.read, at, frame.lsn, "is not what was written")
-            if frame.rows:
-                self.rows += frame.rows
-                self.read += 1
-                yield RawBatch(frame, message)
-            at += frame.length
+        at = self._start
+        try:
+            for frame in FrameReader().each(window, at):
+                message = window.read(at, frame.length)
+                if not sound(frame, message):
+                    raise damaged(self.name, self.read, at, frame.lsn, "is not what was written")
+                if frame.rows:
+                    self.rows += frame.rows
+                    self.read += 1
+                    yield RawBatch(frame, message)
+                at += frame.length
+        except NotAFrame as error:
+            raise damaged(self.name, self.read, at, 0, f"cannot be read: {error}") from None
         if self.header.generation and self.rows != self.header.rows:
             raise LogDamaged(f"{self.name} has {self.rows} of its {self.header.rows} rows")
 

@@ -397,8 +397,7 @@ class Replica:
             return
         last = frame.last
         if last < 0:
-            place = frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-            last = int.from_bytes(self._read(frame, place, part), "little", signed=True)
+            last = int.from_bytes(self._read(frame, frame.last_at, part), "little", signed=True)
         if not frame.rows - 1 <= last - frame.lsn < LSN_LIMIT - frame.lsn:
             raise NotAFrame(f"it has rows out of order: LSN {frame.lsn}, {frame.rows} rows, LSN {last}")
         segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, True)

@@ -11,6 +11,7 @@ from penstock.log.frame import SEALED, STOPPED, Frame, FrameReader, NotAFrame, W
 from penstock.log.reader import damaged
 from penstock.log.segment import SegmentHeader, segment_name
 from penstock.records.dataclass import dataclass
+from penstock.records.kinds import Kind
 
 _BLOCK = 1 << 20
 
@@ -31,54 +32,36 @@ def walk(segment: Segment, frames: FrameReader, bases: list[tuple[Segment, int]]
 
     bases: gets the batches in which a base begins, each with its number.
     """
-    file = segment.file
-    window = Window(file, file.size())
-    scan, at = Walked(segment.start), segment.start
-    while True:
-        try:
-            frame = frames.at(window, at)
-        except NotAFrame as error:
-            scan.stop = f"cannot be read: {error}"
-            return scan
-        if frame is None:
-            return scan
-        scan.stop = _unsound(segment, window, frame, at, check=check)
-        if scan.stop:
-            return scan
-        if frame.rows:
-            if frame.rows <= 4096 and not frame.compressed and _is_base(window, frame):
-                bases.append((segment, len(segment.lsns)))
-            segment.add(frame.lsn, _last_lsn(window, frame), at, frame.length, frame.rows, check)
-        at += frame.length
-        scan.end = segment.end = at
-        scan.clean = not frame.rows and frame.lsn == STOPPED
-        scan.sealed = not frame.rows and frame.lsn == SEALED
-        scan.claimed = max(scan.claimed, frame.durable)
+    window, scan = Window(segment.file, segment.file.size()), Walked(segment.start)
+    try:
+        for frame in frames.each(window, segment.start):
+            scan.stop = _unsound(segment, window, frame, check=check)
+            if scan.stop:
+                break
+            if frame.rows:
+                if frame.rows <= 4096 and frame.begins_with(Kind.BASE, window):
+                    bases.append((segment, len(segment.lsns)))
+                last = frame.last_lsn(window)
+                segment.add(frame.lsn, last, frame.offset, frame.length, frame.rows, check)
+            scan.end = segment.end = frame.offset + frame.length
+            scan.clean = not frame.rows and frame.lsn == STOPPED
+            scan.sealed = not frame.rows and frame.lsn == SEALED
+            scan.claimed = max(scan.claimed, frame.durable)
+    except NotAFrame as error:
+        scan.stop = f"cannot be read: {error}"
+    return scan
 
 
-def _unsound(segment: Segment, window: Window, frame: Frame, at: int, *, check: bool) -> str:
+def _unsound(segment: Segment, window: Window, frame: Frame, *, check: bool) -> str:
     """Why a frame cannot stand here; empty: it can."""
     if frame.rows and (frame.lsn <= segment.last or frame.lsn < segment.header.first):
         return f"does not follow LSN {segment.last}"
-    message = window.read(at, frame.length) if check or not frame.rows else b""
+    message = window.read(frame.offset, frame.length) if check or not frame.rows else b""
     if message and not sound(frame, message):
         return "is not what was written"
-    if frame.rows and _last_lsn(window, frame) - frame.lsn < frame.rows - 1:
+    if frame.rows and frame.last_lsn(window) - frame.lsn < frame.rows - 1:
         return "has rows out of order"
     return ""
-
-
-def _last_lsn(window: Window, frame: Frame) -> int:
-    """The last value of the first column."""
-    if frame.last >= 0:
-        return frame.last
-    at = frame.offset + frame.header + frame.buffers[2] + 8 * (frame.rows - 1)
-    return int.from_bytes(window.read(at, 8), "little", signed=True)
-
-
-def _is_base(window: Window, frame: Frame) -> bool:
-    """Whether the first row is a part of a base: the first byte of the second column."""
-    return window.read(frame.offset + frame.header + frame.buffers[6], 1) == b"\5"
 
 
 def behind(segment: Segment, frames: FrameReader, end: int, size: int) -> tuple[int, int]:
