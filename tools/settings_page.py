@@ -3,7 +3,7 @@
     .venv/bin/python tools/settings_page.py          # writes the page
     .venv/bin/python tools/settings_page.py --check  # status 1 where it is not what the code says
 
-The sentences are in the code: `config/settings.py`, `config/queue_settings.py`, `config/address_settings.py` ...
+The sentences are in the code: `config/settings.py`, `config/queue_settings.py`, `records/address_settings.py` ...
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from penstock.config.address_settings import ADDRESS_KEYS
 from penstock.config.load import in_file
 from penstock.config.queue_arguments import DECLARED
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
@@ -31,6 +30,7 @@ from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey
 from penstock.config.sections import Address
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import Queue
+from penstock.records.address_settings import ADDRESS_KEYS
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import format_duration
 
@@ -239,7 +239,7 @@ def page() -> str:
             out += [f"{queue_row(key)}\n" for key in QUEUE_KEYS.values()]
         if name == "address":
             out.append("\nAnd the keys of Artemis' address settings:\n\n| key | |\n| --- | --- |\n")
-            out += [f"| `{key}` | {cell(sentence)} |\n" for key, (_, sentence) in ADDRESS_KEYS.items()]
+            out += [f"| `{key}` | {cell(row.sentence)} |\n" for key, row in ADDRESS_KEYS.items()]
     return "".join(out)
 
 

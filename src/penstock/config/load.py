@@ -21,7 +21,6 @@ from typing import Annotated, NamedTuple, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from penstock.config.address_settings import OWN, read_address_value
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.foreign.converted import DEPTH_MAX, Path_, refusal
 from penstock.config.impossible import impossible
@@ -45,6 +44,7 @@ from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_s
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
 from penstock.errors import SettingsError, known_name, nearest_name
+from penstock.records.address_settings import OWN, read_address_value
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, compile_pattern, topic_pattern
 from penstock.units import format_duration, format_size
@@ -393,8 +393,8 @@ def _read_addresses(data: dict[str, object]) -> list[Problem]:
         for key in [key for key in address if key not in OWN]:
             try:
                 values[key] = read_address_value(key, address.pop(key))
-            except BadValue as bad:
-                problems.append(Problem(("address", index, bad.key), str(bad)))
+            except ValueError as error:
+                problems.append(Problem(("address", index, key), str(error)))
         address["values"] = values
     return problems
 

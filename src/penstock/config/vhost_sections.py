@@ -289,7 +289,7 @@ class OperatorPolicySection(PolicySection):
 
 
 class AddressSection(Section):
-    """`[[address]]`: Artemis's address settings; pattern, vhost, literal, and the keys of `config.address_settings`."""
+    """`[[address]]`: Artemis's address settings; pattern, vhost, literal, the keys of `records.address_settings`."""
 
     pattern: Name = Field(description="An address: words between dots, `*` for any one, `#` last for any more.")
     vhost: Name = Field(default="/", description="Its vhost.")

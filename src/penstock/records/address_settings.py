@@ -1,18 +1,91 @@
-"""What an Artemis address setting means for a queue: its keys, merged over all settings that match, as our settings.
+"""Artemis's address settings, key by key: how `[[address]]` of the settings file has them, with durations and sizes,
+and what they mean for a queue: the keys, merged over all settings that match, as our settings.
 
-Values are as kept inside: microseconds, numbers, text.  A key that no queue setting stands for is not here; who reads
-settings refuses it by name.
+Values are kept inside as microseconds, numbers, text.  A key whose rule has no equal here is refused by name, so that
+nobody counts on it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from penstock.errors import known_name, shown
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.queue_settings import QueueSettings, Retry
+from penstock.units import parse_duration, parse_size
 
 Values: TypeAlias = "Mapping[str, object]"
 Maker: TypeAlias = "Callable[[Values], dict[str, object]]"
+
+COUNT_MAX = LSN_LIMIT - 1
+
+
+def _duration(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a duration with a unit, as '5s'")
+    return parse_duration(value)
+
+
+def _count(low: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"{shown(value)} is not a whole number")
+        if not low <= value <= COUNT_MAX:
+            raise ValueError(f"{value} is not in {low}..{COUNT_MAX}")
+        return value
+
+    return read
+
+
+def _share(low: float, high: float) -> Callable[[object], float]:
+    def read(value: object) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError(f"{shown(value)} is not a number")
+        if not low <= value <= high:
+            raise ValueError(f"{value} is not in {low:g}..{high:g}")
+        return float(value)
+
+    return read
+
+
+def _delay(value: object) -> int:
+    """A duration, or -1 for none."""
+    return -1 if type(value) is int and value == -1 else _duration(value)
+
+
+def _bytes(value: object) -> int:
+    """A size, or -1 for none."""
+    if type(value) is int and value == -1:
+        return -1
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not a size with a unit, as '10MiB'")
+    return parse_size(value)
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false")
+    return value
+
+
+def _full_policy(value: object) -> str:
+    if value not in ("PAGE", "FAIL", "DROP", "BLOCK"):
+        raise ValueError(f"{shown(value)} is not one of PAGE, FAIL, DROP, BLOCK")
+    return str(value)
+
+
+def _header(value: object) -> str:
+    if not isinstance(value, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value) is None:
+        raise ValueError(f"{shown(value)} is not the name of a header, in letters, digits and underscores")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{shown(value)} is not text")
+    return value
 
 
 def _number(values: Values, key: str, default: float) -> float:
@@ -72,11 +145,6 @@ def _full(values: Values) -> dict[str, object]:
     return {} if overflow is None else {"overflow": overflow}
 
 
-def _same(key: str, name: str) -> Maker:
-    """A value that stands for itself."""
-    return lambda values: {name: values[key]}
-
-
 LAST_VALUE = "_AMQ_LVQ_NAME"
 """The header that Artemis looks at where no other is named."""
 
@@ -105,41 +173,101 @@ def _limit(key: str, name: str) -> Maker:
     return make
 
 
-MAKERS: Mapping[str, Maker] = {
-    "max_delivery_attempts": _deliveries,
-    "dead_letter_address": _dead_letters,
-    "expiry_address": _expiry,
-    "expiry_delay": _expiry_delay,
-    "redelivery_delay": _retry,
-    "default_ring_size": _ring,
-    "default_max_consumers": _same("default_max_consumers", "max_consumers"),
-    "default_purge_on_no_consumers": _same("default_purge_on_no_consumers", "purge_on_no_consumers"),
-    "default_exclusive_queue": _same("default_exclusive_queue", "single_active_consumer"),
-    "default_consumers_before_dispatch": _same("default_consumers_before_dispatch", "consumers_before_dispatch"),
-    "default_delay_before_dispatch": _delay_before_dispatch,
-    "default_non_destructive": _same("default_non_destructive", "non_destructive"),
-    "default_last_value_queue": _last_value,
-    "default_last_value_key": _last_value,
-    "max_size_messages": _limit("max_size_messages", "max_length"),
-    "max_size_bytes": _limit("max_size_bytes", "max_length_bytes"),
-    "address_full_policy": _full,
-}
-"""By the key without which nothing comes of it: the settings of a queue, out of all merged values."""
+class Key(NamedTuple):
+    """One key.  `read` gives a value as kept inside; ValueError."""
 
-BESIDE: Mapping[str, str] = {
-    "redelivery_delay_multiplier": "redelivery_delay",
-    "max_redelivery_delay": "redelivery_delay",
-    "redelivery_collision_avoidance_factor": "redelivery_delay",
+    read: Callable[[object], object]
+    sentence: str
+    means: Maker | str | None = None  # settings of a queue; a name: of that one, as it is; None: more of another key
+
+
+ADDRESS_KEYS: Mapping[str, Key] = {
+    "dead_letter_address": Key(
+        _text, "Where messages go that failed too often: this key of the default exchange.", _dead_letters
+    ),
+    "max_delivery_attempts": Key(_count(-1), "Deliveries before that; -1 for ever.", _deliveries),
+    "expiry_address": Key(_text, "Where expired messages go; without one they are dropped.", _expiry),
+    "expiry_delay": Key(
+        _delay, "After what time messages expire that do not say it themselves; -1 for never.", _expiry_delay
+    ),
+    "default_ring_size": Key(
+        _count(-1), "Messages that wait: a newcomer takes the place of the oldest; -1 for no ring.", _ring
+    ),
+    "default_max_consumers": Key(_count(-1), "Consumers at once; -1 for any number.", "max_consumers"),
+    "default_purge_on_no_consumers": Key(
+        _truth, "Whether a queue keeps messages only while somebody consumes.", "purge_on_no_consumers"
+    ),
+    "default_exclusive_queue": Key(
+        _truth, "Whether one consumer gets everything, and the next takes over.", "single_active_consumer"
+    ),
+    "default_consumers_before_dispatch": Key(
+        _count(0), "Consumers that must be there before the first gets anything.", "consumers_before_dispatch"
+    ),
+    "default_delay_before_dispatch": Key(
+        _delay, "How long after the first it begins anyway; -1 for never.", _delay_before_dispatch
+    ),
+    "default_non_destructive": Key(_truth, "Whether what is consumed stays.", "non_destructive"),
+    "default_last_value_queue": Key(_truth, "The same by the header _AMQ_LVQ_NAME.", _last_value),
+    "default_last_value_key": Key(
+        _header, "The header of which a queue keeps the last message for each value.", _last_value
+    ),
+    "max_size_messages": Key(
+        _count(-1),
+        "Messages that may wait where address_full_policy is FAIL, DROP or BLOCK; -1 for any number.",
+        _limit("max_size_messages", "max_length"),
+    ),
+    "max_size_bytes": Key(_bytes, "The same in bytes of bodies.", _limit("max_size_bytes", "max_length_bytes")),
+    "address_full_policy": Key(
+        _full_policy,
+        "A full queue: FAIL refuses what comes, DROP loses it, BLOCK holds it up; PAGE, the default, has no limit.",
+        _full,
+    ),
+    "redelivery_delay": Key(_duration, "How long a failed message waits for its next delivery.", _retry),
+    "redelivery_delay_multiplier": Key(_share(1, 1000), "What that grows by with each failure."),
+    "max_redelivery_delay": Key(_duration, "What it grows to; without it ten times the delay."),
+    "redelivery_collision_avoidance_factor": Key(_share(0, 1), "The share of it that chance may add or take."),
 }
-"""Keys that say more of another one."""
+"""Keys with an effect here."""
+
+OWN = ("pattern", "vhost", "literal")
+
+
+_PAGES = "there is one log, so nothing is paged"
+_ALONE = "there is one instance"
+_MADE = "topics need no declaration, and clients declare their queues"
+_STAYS = "queues and topics stay until somebody deletes them"
+_METRICS = "figures are kept of every queue"
+
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("page_size_bytes", "page_limit_bytes", "page_limit_messages", "page_full_policy"), _PAGES),
+    **dict.fromkeys(("page_max_cache_size", "max_read_page_bytes", "max_read_page_messages"), _PAGES),
+    **dict.fromkeys(("prefetch_page_bytes", "prefetch_page_messages", "page_sync_timeout"), _PAGES),
+    **dict.fromkeys(("redistribution_delay", "send_to_dla_on_no_route"), _ALONE),
+    **dict.fromkeys(("auto_create_queues", "auto_create_addresses", "auto_create_jms_queues"), _MADE),
+    **dict.fromkeys(("auto_create_jms_topics", "default_queue_routing_type", "default_address_routing_type"), _MADE),
+    **dict.fromkeys(("auto_delete_queues", "auto_delete_addresses", "config_delete_queues"), _STAYS),
+    **dict.fromkeys(("config_delete_addresses", "auto_delete_created_queues", "auto_delete_queues_delay"), _STAYS),
+    **dict.fromkeys(("auto_delete_queues_message_count", "auto_delete_addresses_delay"), _STAYS),
+    **dict.fromkeys(("enable_metrics", "message_counter_history_day_limit", "management_browse_page_size"), _METRICS),
+}
+"""Keys that ask for nothing that a queue here does, and why."""
+
+
+def read_address_value(key: str, value: object) -> object:
+    """A value of an address setting, as kept inside.  ValueError."""
+    row = ADDRESS_KEYS.get(key)
+    if row is None:
+        raise ValueError(ELSEWHERE.get(key) or f"has no equal here{known_name(key, [*OWN, *ADDRESS_KEYS])}")
+    return row.read(value)
 
 
 def as_settings(values: Values) -> dict[str, tuple[object, str]]:
     """Settings of a queue by name, each with the key that it comes from."""
     out: dict[str, tuple[object, str]] = {}
-    for key, make in MAKERS.items():
-        if key in values:
-            out |= {name: (value, key) for name, value in make(values).items()}
+    for key, row in ADDRESS_KEYS.items():
+        if key in values and row.means is not None:
+            made = {row.means: values[key]} if isinstance(row.means, str) else row.means(values)
+            out |= {name: (value, key) for name, value in made.items()}
     return out
 
 

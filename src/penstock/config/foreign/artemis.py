@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from penstock.config.address_settings import ADDRESS_KEYS, ELSEWHERE
 from penstock.config.foreign.converted import Book, Converted, Element, Place, Table, Verdict
 from penstock.config.queue_values import COUNT_MAX
-from penstock.records.address_settings import LAST_VALUE, last_value
+from penstock.records.address_settings import ADDRESS_KEYS, ELSEWHERE, LAST_VALUE, last_value
 from penstock.units import format_duration
 
 _MILLISECONDS = frozenset({"redelivery-delay", "max-redelivery-delay", "expiry-delay", "default-delay-before-dispatch"})
