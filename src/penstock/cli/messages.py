@@ -24,15 +24,17 @@ from penstock.cli.output import (
     connect,
     counted,
     family,
+    moment,
     note,
     root,
     served,
+    until_or_for,
+    when_of,
     write,
     write_bytes,
     write_json,
     write_table,
 )
-from penstock.cli.times import moment, until_or_for, when_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MessageType

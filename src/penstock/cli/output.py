@@ -1,6 +1,8 @@
 """What commands are made of: the root of the tree, the server that they talk to, and what they print: tables for a
 person, JSON for a program, errors with their exit status.
 
+Times and durations are here as a person types them, and as he reads them.
+
 Results go to standard output, everything else to standard error.  Rich is loaded when a table is printed, or a
 bar is drawn for a person who waits.
 """
@@ -13,12 +15,14 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
 
 import orjson
 import typer
 
 from penstock.errors import ExpressionError, InvalidArgument, PenstockError
+from penstock.units import parse_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -352,3 +356,30 @@ def bar(what: str, progress: Progress | None = None) -> Generator[Progress]:
 
 def nobody(done: int, total: int) -> None:
     """A progress that shows nothing."""
+
+
+def when_of(text: str, what: str) -> datetime | str:
+    """A duration as it is, anything else as a time; without a zone it is UTC.  InvalidArgument names `what` it is."""
+    try:
+        parse_duration(text)
+    except ValueError:
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            raise InvalidArgument(
+                f"{what} {text!r} is neither a duration such as 10m nor a time such as 2026-12-01T08:00:00Z"
+            ) from None
+    return text
+
+
+def until_or_for(text: str) -> str:
+    """A duration or a time, with the word that goes before it."""
+    return f"for {text}" if isinstance(when_of(text, "it"), str) else f"until {text}"
+
+
+def moment(seconds: float) -> str:
+    """Seconds since the epoch, for people."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return f"{seconds:.0f} s after 1970"

@@ -15,9 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from penstock.cli.backups import ArchiveFolder
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, counted, note, write, write_json, write_list
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Url,
+    bar,
+    connect,
+    counted,
+    moment,
+    note,
+    write,
+    write_json,
+    write_list,
+)
 from penstock.cli.queues import Name, app, limits_after
-from penstock.cli.times import moment
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.compute import distinct_numbers

@@ -25,12 +25,13 @@ from penstock.cli.output import (
     served,
     tell,
     unasked,
+    until_or_for,
+    when_of,
     write,
     write_facts,
     write_json,
     write_table,
 )
-from penstock.cli.times import until_or_for, when_of
 from penstock.core.queue.limits import Limits
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument

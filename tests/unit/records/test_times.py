@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.cli.times import when_of
+from penstock.cli.output import when_of
 from penstock.client.outgoing import when
 from penstock.errors import InvalidArgument
 from penstock.records.queue_settings import parse_recovery_point, time_of
