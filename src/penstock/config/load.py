@@ -47,7 +47,7 @@ from penstock.errors import SettingsError, known_name, nearest_name
 from penstock.records.address_settings import OWN, read_address_value
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, compile_pattern, topic_pattern
-from penstock.units import format_duration, format_size
+from penstock.units import format_duration, format_size, shown_address
 
 Judge = Callable[[Settings], Iterable[Problem]]
 """What else is wrong with settings, to be told with the rest: what their filters say is read above this floor."""
@@ -463,7 +463,21 @@ def _lines(settings: Settings, place: str, table: BaseModel) -> Iterator[tuple[s
         origin = settings.origin(inner)
         if origin == "default":
             origin = settings.origin(place)  # an inline table has one origin for all of it
-        yield inner, in_file(value, unit_of(field)), origin
+        yield inner, in_file(_told(value), unit_of(field)), origin
+
+
+_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)
+"""What Spark calls its settings that nobody is shown."""
+
+
+def _told(value: object) -> object:
+    """A value as it may stand in a log: addresses without their passwords, and no secrets of Spark's."""
+    if isinstance(value, str) and "://" in value:
+        return shown_address(value)
+    if isinstance(value, Mapping):
+        table = cast("Mapping[str, object]", value)
+        return {key: "***" if _SECRET.search(key) else _told(one) for key, one in table.items()}
+    return value
 
 
 def in_file(value: object, unit: object) -> str:

@@ -33,6 +33,7 @@ from penstock.config.pipeline_inputs import (
 from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
 from penstock.records.spark_masters import wrong_master
+from penstock.units import shown_address
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 RESERVED = ("driver", "scratch", "server", "status")
@@ -286,14 +287,16 @@ class Spark(Section):
         except ValueError:
             known = False
         if not known or parts.username or parts.path.strip("/") or parts.fragment:
-            raise ValueError(f"{value!r} is not the address of a server: write penstock://host:port and nothing more")
+            told = shown_address(value)
+            raise ValueError(f"{told!r} is not the address of a server: write penstock://host:port and nothing more")
         if parts.query and (parts.scheme != "penstocks" or not _TLS_QUERY.fullmatch(parts.query)):
-            raise ValueError(f"{value!r}: behind the question mark of a penstocks:// address are ca, cert, key, verify")
+            told = shown_address(value)
+            raise ValueError(f"{told!r}: behind the question mark of a penstocks:// address are ca, cert, key, verify")
         return value
 
     @field_validator("openlineage")
     @classmethod
     def _place(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://", "file:")):
-            raise ValueError(f"{value!r} is no place for events: write http://host:port or file:PATH")
+            raise ValueError(f"{shown_address(value)!r} is no place for events: write http://host:port or file:PATH")
         return value

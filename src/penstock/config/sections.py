@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from penstock.errors import shown
-from penstock.units import format_address, parse_duration, parse_size
+from penstock.units import format_address, parse_duration, parse_size, shown_address
 
 MIB = 1 << 20
 
@@ -128,11 +128,13 @@ def _address(value: object) -> object:
     host, colon, port = value.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if colon and host and port.isascii() and port.isdigit() and int(port) > PORT_MOST:
-        raise ValueError(f"{value!r} is not an address: port {port} is not in 0..{PORT_MOST}")
+        raise ValueError(f"{shown_address(value)!r} is not an address: port {port} is not in 0..{PORT_MOST}")
     if not colon or not host or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{value!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
+        raise ValueError(f"{shown_address(value)!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
     if ":" in bare and bare == host:
-        raise ValueError(f"{value!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672")
+        raise ValueError(
+            f"{shown_address(value)!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672"
+        )
     return Address(bare, int(port))
 
 

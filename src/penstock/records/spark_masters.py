@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from penstock.units import shown_address
+
 _MASTER = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn")
 """What Spark takes for a master."""
 
@@ -12,4 +14,4 @@ def wrong_master(value: str) -> str | None:
     """Why Spark would not take it; None where it is one by its form."""
     if _MASTER.fullmatch(value) is not None:
         return None
-    return f"{value[:60]!r} is no master of Spark: write local[*], local[4], spark://host:7077, yarn or k8s://"
+    return f"{shown_address(value)[:60]!r} is no master of Spark: write local[*], local[4], spark://host:7077, yarn or k8s://"

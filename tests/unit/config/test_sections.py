@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from penstock.cli.serving import mistakes_inside
-from penstock.config.load import load_file, load_mapping
+from penstock.config.load import in_force, load_file, load_mapping
 from penstock.config.settings import Settings
 from penstock.errors import SettingsError
 
@@ -181,3 +181,48 @@ def test_what_is_too_much_is_told_with_its_limit(given: dict[str, Any], told: st
     with pytest.raises(SettingsError, match=told) as caught:
         load_mapping(given, environ={})
     assert next(iter(next(iter(given.values())))) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listen": {"amqp": "amqp://u:secret@h"}},
+        {"listen": {"http": "u:secret@h:15672"}},
+        {"listen": {"flight": "penstock://u:secret@h:99999"}},
+        {"spark": {"url": "penstock://u:secret@h:8815"}},
+        {"spark": {"url": "penstocks://:secret@h:8815?verify=no&x=1"}},
+        {"spark": {"openlineage": "ftp://u:secret@h"}},
+        {"spark": {"master": "http://u:secret@h"}},
+    ],
+    ids=str,
+)
+def test_an_address_that_is_none_is_told_without_its_password(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError) as told:
+        load_mapping(given, environ={})
+    assert "***@h" in str(told.value)
+    assert "secret" not in str(told.value)
+
+
+def test_no_secret_is_told_among_what_is_in_force() -> None:
+    hidden = ["spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.ssl.keyPassword", "x.token"]
+    told = in_force(
+        load_mapping(
+            {
+                "spark": {
+                    "openlineage": "http://u:hidden@h:1",
+                    "master": "spark://u:hidden@h:1",
+                    "conf": {
+                        **dict.fromkeys(hidden, "hidden"),
+                        "spark.proxy": "http://u:hidden@h",
+                        "spark.seen": "yes",
+                    },
+                },
+                "cluster": {"registry": "etcd://u:hidden@h:1", "secret": "hidden" * 4},
+            },
+            environ={},
+        )
+    )
+    assert not [line for line in told if "hidden" in line[1]]
+    values = {name: value for name, value, _ in told}
+    assert values["spark.openlineage"] == "http://u:***@h:1"
+    assert "spark.seen = yes" in values["spark.conf"]
