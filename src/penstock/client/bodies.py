@@ -9,12 +9,13 @@ that has the schemas in it, for every place that takes a message type.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, cast, get_args
+from typing import Any, Final, Protocol, TypeAlias, cast, get_args
 
 import orjson
 
@@ -61,7 +62,16 @@ def _has_structs(annotation: object) -> bool:
     return hasattr(annotation, "__struct_fields__") or any(map(_has_structs, get_args(annotation)))
 
 
+_UNKNOWN: Final = re.compile(r"schema for (.+?)\. Set ")
+_NO_TYPE: Final = (
+    "is no type that JSON becomes: give bytes, str or Any, a dataclass, model, struct or typed dictionary, a plain "
+    "type of Python, or a list or union of such"
+)
+
+
 def _adapted(annotation: object) -> Reader:
+    if isinstance(annotation, Mapping):  # which pydantic takes for a schema of its own
+        raise TypeError(f"{annotation!r} {_NO_TYPE}")
     from pydantic import TypeAdapter
     from pydantic.errors import PydanticUserError
 
@@ -70,7 +80,10 @@ def _adapted(annotation: object) -> Reader:
         if not adapter.pydantic_complete:
             adapter.rebuild(raise_errors=True)
     except PydanticUserError as error:
-        raise TypeError(str(error)) from None
+        if error.code != "schema-for-unknown-type":  # of which the advice is for who writes the class
+            raise TypeError(str(error)) from None
+        found = _UNKNOWN.search(str(error))
+        raise TypeError(f"{repr(annotation) if found is None else found[1]} {_NO_TYPE}") from None
     return partial(_validated, adapter, annotation)
 
 

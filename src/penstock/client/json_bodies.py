@@ -15,7 +15,7 @@ from enum import Enum
 from math import isfinite
 from numbers import Number, Real
 from types import NoneType
-from typing import Any, cast
+from typing import Any, Self, cast
 from uuid import UUID
 
 import orjson
@@ -39,12 +39,12 @@ def body_of(body: object) -> tuple[bytes, str | None]:
     return made, JSON
 
 
-_NOT_FINITE = (b"null", b"NaN", b"Infinity")
-"""What encoders write for such a number."""
+_NOT_FINITE = (b"null", b"NaN", b"Infinity", b"1677-09-21T00:12:43", b"1970-01-01T00:00:00")
+"""What encoders write for such a number, and for numpy's NaT in nanoseconds and in hours, days and others."""
 
 
 def refuse_not_finite(body: object, made: bytes) -> None:
-    """InvalidArgument for a number that JSON does not have: it would be read back as None, or not at all.
+    """InvalidArgument for a number that JSON does not have, or a time that is none: neither would be read back.
 
     made: what some encoder made of the body.
     """
@@ -53,6 +53,8 @@ def refuse_not_finite(body: object, made: bytes) -> None:
             if isinstance(value, float) and not isfinite(value):
                 told = f"{value} at {place} is none of its numbers; None becomes null"
                 raise InvalidArgument(f"a body does not become JSON: {told}")
+            if isinstance(value, _NoTime):
+                raise InvalidArgument(f"a body does not become JSON: {value} at {place} is no time; None becomes null")
 
 
 def _everything(body: object) -> Iterator[tuple[str, object]]:
@@ -126,6 +128,46 @@ def to_json(value: object) -> bytes:
         raise InvalidArgument(f"a body of type {type(value).__name__} does not become JSON: {why}") from None
 
 
+class _NoTime(date):
+    """What numpy has among times and is none: NaT, and a duration without a length.  As pandas' it equals nothing."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, 1, 1, 1)
+        made.text = text
+        return made
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    __hash__ = date.__hash__
+
+
+def _times_of(value: Any) -> object:
+    """Times or durations of numpy in Python's types, whose unit is the microsecond."""
+    kind, unit = value.dtype.kind, value.dtype.str[4:-1]
+    lengths = kind == "M" or unit not in ("", "M", "Y")
+
+    def told(one: object) -> object:
+        if isinstance(one, list):
+            return [told(inner) for inner in cast("list[object]", one)]
+        if one is None:
+            return _NoTime("NaT")
+        return one if lengths else _NoTime(f"{one} {_UNITS[unit]}")
+
+    return told((value.astype(f"{kind}8[us]") if lengths else value).tolist())
+
+
+_UNITS = {"": "of no unit", "M": "months", "Y": "years"}
+
+
 def _built(value: object) -> object:
     """What a value of numpy, a pydantic model or a msgspec struct is in Python's own types; any other as it is.
 
@@ -133,7 +175,7 @@ def _built(value: object) -> object:
     """
     kind = type(value)
     if hasattr(kind, "dtype") and (tolist := getattr(value, "tolist", None)) is not None:
-        plain: object = tolist()
+        plain: object = _times_of(value) if cast("Any", value).dtype.kind in "mM" else tolist()
         if isinstance(plain, Real) and hasattr(plain, "dtype"):  # a long double, which Python has no number for
             return float(plain)
         return plain

@@ -54,11 +54,14 @@ class OfThisProcess:
 
     __slots__ = ()
 
+    @property
+    def _instead(self) -> str:
+        return "connect where it is used, and pass on what it says, as a body or a bookmark"
+
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
-        instead = "connect where it is used, and pass on what it says, as a body or a bookmark"
         raise TypeError(
             f"a {type(self).__name__} belongs to a connection of this process, and is neither pickled nor copied: "
-            + instead
+            + self._instead
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.client.arguments import arguments_checked
-from penstock.client.link import PATIENCE, chunks, patience, translated
+from penstock.client.link import PATIENCE, OfThisProcess, chunks, patience, translated
 from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
@@ -274,7 +274,7 @@ class Reading(Contents):
         )
 
 
-class Result:
+class Result(OfThisProcess):
     """The rows of a SELECT.  They come while they are read, and once.
 
     schema   of Arrow
@@ -283,6 +283,10 @@ class Result:
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
         self.schema = schema
         self._batches: Iterator[pa.RecordBatch] | None = batches
+
+    @property
+    def _instead(self) -> str:
+        return "pass on its rows(), or to_arrow()"
 
     @property
     def columns(self) -> list[str]:

@@ -28,6 +28,10 @@ from penstock.units import Duration
 msgspec: Any = pytest.importorskip("msgspec")
 
 
+class Odd:
+    """Nothing that a type is made of."""
+
+
 @dataclass
 class Order:
     """A dataclass."""
@@ -121,6 +125,13 @@ NOWHERE: list[tuple[str, Any]] = [("order", "Nowhere")]
 def test_a_type_that_names_what_is_nowhere_is_refused_before_any_body(annotation: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"^consume 'q': bodies cannot become .*: name 'Nowhere' is not defined"):
         reader_of(annotation, "consume 'q'")
+
+
+@pytest.mark.parametrize("annotation", [5, (int, str), {}, {"type": "int"}, object(), list[Odd], Odd], ids=str)
+def test_what_is_no_type_is_refused_in_our_words(annotation: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"^consume 'q': bodies cannot become .* is no type that JSON") as told:
+        reader_of(annotation, "consume 'q'")
+    assert "pydantic" not in str(told.value)
 
 
 def test_without_a_type_it_is_what_its_publisher_says() -> None:
@@ -227,6 +238,9 @@ class Share(float):
         (Moment(2026, 1, 1, 2, 30, 0, 5, tzinfo=timezone(timedelta(hours=1))), b'"2026-01-01T02:30:00.000005+01:00"'),
         (pd.Timestamp("2026-01-01", tz="Europe/Berlin"), b'"2026-01-01T00:00:00+01:00"'),
         (pd.Timestamp("2026-01-01 00:00:00.123456789"), b'"2026-01-01T00:00:00.123456"'),
+        (np.timedelta64(3_000_000_000, "ns"), b'"P0DT3S"'),
+        (np.timedelta64(3, "s"), b'"P0DT3S"'),
+        (np.array([1_500_000_000], "m8[ns]"), b'["P0DT1.5S"]'),
         (type("Day", (date,), {})(2026, 1, 1), b'"2026-01-01"'),
         (type("Hour", (time,), {})(1, 2), b'"01:02:00"'),
         (Share(1.5), b"1.5"),
@@ -237,10 +251,21 @@ def test_times_and_numbers_of_other_kinds_are_written_as_all_are(value: object, 
     assert body_of({"v": value}) == (b'{"v":' + written + b"}", "application/json")
 
 
+UNITS: tuple[Any, ...] = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
         ({"when": [pd.NaT]}, "NaT at /when/0 is no time; None becomes null$"),
+        *[({"v": np.datetime64("NaT", unit)}, "NaT at /v is no time; None becomes null$") for unit in UNITS],
+        ({"v": np.datetime64("NaT")}, "NaT at /v is no time; None becomes null$"),
+        ({"v": pd.Series([pd.NaT, pd.Timestamp(0)]).to_numpy()}, "NaT at /v/0 is no time; None becomes null$"),
+        ({"v": np.timedelta64("NaT", "ns")}, "NaT at /v is no time; None becomes null$"),
+        (np.array([["2026-01-01", "NaT"]], "M8[D]"), "NaT at /0/1 is no time; None becomes null$"),
+        ({"v": np.array([5, "NaT"], "m8[s]")}, "NaT at /v/1 is no time; None becomes null$"),
+        ({"v": [np.timedelta64(3, "M")]}, "3 months at /v/0 is no time; None becomes null$"),
+        ({"v": np.timedelta64(3)}, "3 of no unit at /v is no time; None becomes null$"),
         ({"v": Share("nan")}, "nan at /v is none of its numbers; None becomes null$"),
         ({"a": {Moment(2026, 1, 1): 1}}, r"the key Moment\(2026, 1, 1, 0, 0\) at /a is a Moment, not a text$"),
     ],

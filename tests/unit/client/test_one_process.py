@@ -29,7 +29,8 @@ def test_what_a_connection_has_stays_in_its_process(copied: Callable[[object], o
         with client.consume("jobs") as consumer, client.replay("jobs", follow=True) as replay:
             message = consumer.take()
             assert message is not None
-            for one in (client, consumer, replay, message, consumer.batch_of(message), client.transaction()):
+            found = client.query("SELECT 1")
+            for one in (client, consumer, replay, message, consumer.batch_of(message), client.transaction(), found):
                 with pytest.raises(TypeError, match=f"^a {type(one).__name__} {NOT_PICKLED}"):
                     copied(one)
         asyncio.run(_of_asyncio(broker.flight_url, copied))
