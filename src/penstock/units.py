@@ -1,6 +1,8 @@
 """Durations, sizes and addresses as people write them: `250us 500ms 30s 5m 2h 1d 1w`, `64KiB 512MiB 10GB`,
 `127.0.0.1:5672 [::1]:5672`.
 
+Masters of Spark are among the addresses, for settings files and commands, which know what one is without Spark.
+
 Inside, durations are integer microseconds and sizes integer bytes.  A bare number is refused with the unit to add.
 """
 
@@ -211,3 +213,15 @@ def moment(value: datetime | Duration | None, what: str, least: int = 0) -> tupl
             raise InvalidArgument(f"{what} is {value.isoformat()}, which is not between the years 1970 and 9999")
         return at, None
     return None, wait_of(value, what, least)
+
+
+_MASTER = r"local(\[(\d+|\*)(,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|spark://\S+|k8s://\S+|yarn"
+"""What Spark takes for a master."""
+
+
+def wrong_master(value: str) -> str | None:
+    """Why Spark would not take it; None where it is one by its form."""
+    if re.fullmatch(_MASTER, value) is not None:
+        return None
+    shown = shown_address(value)[:60]
+    return f"{shown!r} is no master of Spark: write local[*], local[4], spark://host:7077, yarn or k8s://"

@@ -32,8 +32,7 @@ from penstock.config.pipeline_inputs import (
 )
 from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
-from penstock.records.spark_masters import wrong_master
-from penstock.units import shown_address
+from penstock.units import shown_address, wrong_master
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 RESERVED = ("driver", "scratch", "server", "status")

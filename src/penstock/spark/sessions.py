@@ -41,8 +41,8 @@ from typing import Any
 
 from penstock.errors import SettingsError
 from penstock.records.dataclass import dataclass
-from penstock.records.spark_masters import wrong_master
 from penstock.spark.fork_server import SparkPython, forked_from, is_chosen
+from penstock.units import wrong_master
 
 SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """Of an archive that it does not take Java says a word for each reason, and goes on without."""
