@@ -21,6 +21,7 @@ from penstock.errors import InvalidArgument
 from waiting import eventually
 
 SEGMENT = '[log]\nsegment = "1MiB"\n'
+REST_S = 0.01
 
 
 def url(server: LiveServer) -> str:
@@ -59,7 +60,9 @@ def server(tmp_path: Path, settings: Path) -> Iterator[LiveServer]:
 
 
 class Writing:
-    """A publisher that never rests; `confirmed` is how many messages the server has taken for good."""
+    """A publisher that rests for a moment only, as what it writes is read again and again; `confirmed` is how many
+    messages the server has taken for good.
+    """
 
     def __init__(self, server: LiveServer) -> None:
         self.confirmed = 0
@@ -77,6 +80,7 @@ class Writing:
             self.confirmed = n
             if n >= 40_000:
                 self.started.set()
+                self._stop.wait(REST_S)
 
     def __enter__(self) -> Self:
         self._thread.start()
