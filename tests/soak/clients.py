@@ -1,4 +1,4 @@
-"""The load of a soak: unpaced publishers, quick and slow consumers over AMQP and Flight, and a probe of the latency.
+"""The load of a soak: publishers, quick and slow consumers over AMQP and Flight, and a probe of the latency.
 
 Each is a thread that works until the server is gone or it is stopped, and enters into the books what it does before it
 does it, and what it sees after it came.  What a client cannot explain is a fault.
@@ -91,11 +91,16 @@ class SoakClient(threading.Thread):
 
 
 class Publisher(SoakClient):
-    """Publishes as fast as confirms come, as long as not too many of its messages wait unsettled."""
+    """Publishes as fast as confirms come, as long as not too many of its messages wait unsettled.
 
-    def __init__(self, port: int, books: Books, publisher: int, *, most: int, transient: bool = False) -> None:
+    rest: seconds after each burst.
+    """
+
+    def __init__(
+        self, port: int, books: Books, publisher: int, *, most: int, rest: float, transient: bool = False
+    ) -> None:
         super().__init__(f"publisher-{publisher}", port, books)
-        self.publisher, self.most, self.transient = publisher, most, transient
+        self.publisher, self.most, self.rest, self.transient = publisher, most, rest, transient
         self.queue = books.queues[publisher]
 
     def work(self) -> None:
@@ -121,6 +126,8 @@ class Publisher(SoakClient):
                 peer.send(data)
                 while len(waiting) > WINDOW and not self.stopping.is_set():
                     self._confirms(peer, waiting, 0.5)
+                if self.rest:
+                    self.stopping.wait(self.rest)
             until = time.monotonic() + 5
             while waiting and time.monotonic() < until:
                 self._confirms(peer, waiting, 0.2)
@@ -231,11 +238,11 @@ class Visitor(SoakClient):
 
 
 class FlightLoad(SoakClient):
-    """Publishes tables through Flight, and consumes them in a second thread."""
+    """Publishes tables through Flight, and consumes them in a second thread.  rest: seconds after each table."""
 
-    def __init__(self, port: int, books: Books, publisher: int, address: str, most: int) -> None:
+    def __init__(self, port: int, books: Books, publisher: int, address: str, *, most: int, rest: float) -> None:
         super().__init__("flight", port, books)
-        self.publisher, self.address, self.most = publisher, address, most
+        self.publisher, self.address, self.most, self.rest = publisher, address, most, rest
 
     def work(self) -> None:
         taker = threading.Thread(target=self._take, daemon=True)
@@ -256,6 +263,8 @@ class FlightLoad(SoakClient):
                     refused = {numbers[one.row] for one in told.refused}
                     self.books.confirm(self.publisher, [number for number in numbers if number not in refused])
                     self.books.confirm(self.publisher, refused, REFUSED)
+                    if self.rest:
+                        self.stopping.wait(self.rest)
         except PenstockError as error:
             if not error.retry:
                 raise

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
 
 LOOK_S = 0.05
-MEMORY_LEAK, DESCRIPTOR_LEAK = 6_000_000, 2.0
+MEMORY_LEAK, DESCRIPTOR_LEAK = 12_000_000, 2.0
 """Bytes and open descriptors that a second of turns leaves behind, however many turns a machine makes in it."""
 
 

@@ -65,6 +65,17 @@ def test_too_few_points_are_no_proof() -> None:
     assert not judge("memory", points(0, noise=0, lives=1, seconds=12), WARM_UP).good
 
 
+def test_what_was_before_a_usual_process_came_is_no_rise_and_one_too_many_is(tmp_path: Path) -> None:
+    soak = Soak(tmp_path, 9.0, seed=1)
+    soak.host.lives = 2
+    for processes in (2, 2, 3, 3, 4, 4):
+        soak.joined(processes)
+        soak.points["memory"].append((2, 0.0, float(processes)))
+        soak.points["disk"].append((2, 0.0, float(processes)))
+    assert [value for _, _, value in soak.points["memory"]] == [3, 3, 4, 4]
+    assert len(soak.points["disk"]) == 6
+
+
 @pytest.fixture
 def books() -> Books:
     """Ten messages, all confirmed; the first five delivered and acked, two of them for good."""
