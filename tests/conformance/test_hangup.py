@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bulk_lab import children
 from live_server import LiveServer
 
 
@@ -19,8 +21,9 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 
 def test_a_server_without_tls_goes_on(server: LiveServer) -> None:
     assert server.process is not None
-    for _ in range(3):
-        server.process.send_signal(signal.SIGHUP)
+    for name in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # as log rotation sends
+        for pid in (server.process.pid, *children(server.process.pid)):
+            os.kill(pid, name)
         server.connect().channel().queue_declare("still-there", durable=True)
     assert server.process.poll() is None
     server.stop()

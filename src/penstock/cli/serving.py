@@ -260,7 +260,8 @@ def serve(
     """
     from penstock.cli.child_process import line, relax_collector
 
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # who has renewed certificates may say so before there is a server
+    for name in (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):  # who has renewed certificates may say so already
+        signal.signal(name, signal.SIG_IGN)
     relax_collector()
     settings = read_settings(
         config,

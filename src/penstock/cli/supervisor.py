@@ -464,6 +464,8 @@ def up(
     for name in (signal.SIGTERM, signal.SIGINT):
         signal.signal(name, lambda number, frame: supervisor.stopping.set())
     signal.signal(signal.SIGHUP, lambda number, frame: supervisor.server.hear(number))
+    for name in (signal.SIGUSR1, signal.SIGUSR2):  # they mean nothing to a server, and end whoever does not say so
+        signal.signal(name, lambda number, frame: None)
     try:
         supervisor.run()
     except PenstockError:

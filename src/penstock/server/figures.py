@@ -296,7 +296,6 @@ class Links:
         clock = self.server.engine.clock
         incoming, outgoing = session.incoming, session.outgoing
         waits = incoming.paused or self.server.amqp.holding.holds(session)
-        age_us = clock.mono() - session.opened_at
         return {
             "name": session.name,
             "node": node,
@@ -308,7 +307,7 @@ class Links:
             **ends(session),
             **said_of(session),
             "channels": len(session.channels),
-            "connected_at": (clock.wall() - age_us) // 1000,
+            "connected_at": session.came_at // 1000,
             **self._rates.told(
                 session.name, clock.mono(), ("recv_oct", "send_oct"), (incoming.received, outgoing.sent)
             ),

@@ -90,7 +90,8 @@ def serve(
 
     show: who looks on while it recovers; without, there is a line a second.  door: Flight's process.  http: HTTP's.
     """
-    signal.signal(signal.SIGHUP, _heard)  # from the first moment; programs that are run get the usual one back
+    for name in ASKING:
+        signal.signal(name, _heard)  # from the first moment; programs that are run get the usual one back
     descriptors.keep_back()
     lend_to_modules()
     allocator.keep_close(settings.server.memory)
@@ -99,6 +100,10 @@ def serve(
         server = App(settings, voice.say, pulse, show)
         server.flight_process, server.http_process = door, http
         runner.run(_serve(server, ready_file))
+
+
+ASKING = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What tools send to a server that shall go on: to look at files again, or to open a log file anew."""
 
 
 def _heard(number: int, frame: object) -> None:

@@ -68,6 +68,17 @@ def loaded(http: Http) -> Iterator[tuple[Http, pika.BlockingConnection]]:
         connection.close()
 
 
+def test_when_a_connection_came_stays_where_the_clock_is_set(
+    loaded: tuple[Http, pika.BlockingConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http, _ = loaded
+    [before] = http.get("connections")
+    clock, wall = http.broker.clock, http.broker.clock.wall
+    monkeypatch.setattr(clock, "wall", lambda: wall() + 3_600_000_000)
+    [after] = http.get("connections")
+    assert after["connected_at"] == before["connected_at"]
+
+
 def test_of_channels(loaded: tuple[Http, pika.BlockingConnection]) -> None:
     sends, takes = sorted(loaded[0].get("channels"), key=lambda one: one["number"])
     assert counts(sends["message_stats"]) == NONE | SENT

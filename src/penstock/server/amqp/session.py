@@ -320,8 +320,8 @@ class Session(ABC):
     """A connection that has a link."""
 
     __slots__ = (
-        "__weakref__", "began_after", "closed", "closing", "closing_at", "core", "counters", "engine", "incoming",
-        "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling",
+        "__weakref__", "began_after", "came_at", "closed", "closing", "closing_at", "core", "counters", "engine",
+        "incoming", "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling",
         "stranger", "tls", "user", "vhost",
     )  # fmt: skip
 
@@ -338,6 +338,7 @@ class Session(ABC):
         self.closing = False
         self.closed = False
         self.opened_at = engine.clock.mono()
+        self.came_at = engine.clock.wall()  # the same for people, wherever that clock goes then
         self.closing_at = 0  # when we gave it up, or said our last word
         self.outgoing = outgoing
         self.incoming = Incoming(engine, came.link, self)

@@ -192,7 +192,7 @@ size makes: of a server and the processes beside it those that begin again, and 
 
 def beside_a_server() -> None:
     """What such a process does first."""
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(name, signal.SIG_IGN)  # they reach the server too, and its end is ours
     with suppress(OSError, ValueError):  # where there is no such file they are killed by their size
         score = Path("/proc/self/oom_score_adj")
