@@ -68,11 +68,27 @@ def test_a_choice_of_texts_is_a_text(engine: Engine, sql: str, value: object) ->
         ("SELECT '2026-01-02 03:04:05Z'::TIMESTAMPTZ AS e", "2026-01-02T03:04:05+00:00"),
         ("SELECT '\\xAA'::BLOB AS e", "\ufffd"),
         ("SELECT 'nan'::DOUBLE AS e", None),
+        ("SELECT MAP {'nan'::DOUBLE: 1, 'inf'::DOUBLE: 2, '-inf'::DOUBLE: 3, 0.5::DOUBLE: 4} AS e",
+         {"NaN": 1, "Infinity": 2, "-Infinity": 3, "0.5": 4}),
+        ("SELECT [{'m': MAP {'nan'::FLOAT: 1, 'inf'::FLOAT: NULL}}] AS e", [{"m": {"NaN": 1, "Infinity": None}}]),
         ("SELECT INTERVAL 1 DAY AS e; -- and ; no more", "1 day"),
     ],
 )  # fmt: skip
 def test_each_type_has_an_answer_in_json(engine: Engine, sql: str, value: object) -> None:
     assert orjson.loads(encoded_rows(engine.run(sql), 10, 1 << 20))["rows"] == [[value]]
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("SELECT " + "(" * 2000 + "1" + ")" * 2000, "Max expression depth limit of 1000 exceeded.$"),
+        ("SELECT 1 // 0", "^Division by zero in expression .*. Use TRY.* to return NULL for this expression.$"),
+    ],
+    ids=["depth", "zero"],
+)
+def test_nobody_is_told_to_set_what_nobody_can(engine: Engine, sql: str, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        encoded_rows(engine.run(sql), 10, 1 << 20)
 
 
 def test_all_types_that_there_are(engine: Engine) -> None:

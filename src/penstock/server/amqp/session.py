@@ -321,8 +321,8 @@ class Session(ABC):
 
     __slots__ = (
         "__weakref__", "began_after", "came_at", "closed", "closing", "closing_at", "core", "counters", "engine",
-        "incoming", "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights", "settling",
-        "stranger", "tls", "user", "vhost",
+        "incoming", "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights",
+        "settling", "stranger", "tls", "user", "vhost",
     )  # fmt: skip
 
     def __init__(self, house: House, machine: Client, outgoing: Sending, came: Came) -> None:

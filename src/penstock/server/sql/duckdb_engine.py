@@ -38,6 +38,7 @@ from penstock.server.sql.statement import (
     Statement,
     Use,
     examine,
+    without_advice,
     without_column,
 )
 from penstock.server.sql.value_types import (
@@ -411,4 +412,4 @@ def told(error: Exception, fields: Collection[str] = ()) -> PenstockError:
         return Unavailable(f"what the statement puts aside cannot be written or read: {first}")
     kind, colon, rest = text.partition(": ")
     text = rest if colon and kind.endswith("Error") else text
-    return InvalidArgument(without_column(text, fields)[:1000])
+    return InvalidArgument(without_advice(without_column(text, fields))[:1000])

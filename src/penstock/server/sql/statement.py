@@ -115,11 +115,19 @@ def examine(connection: Any, sql: str) -> Statement:
     return _statement(tree["statements"][0])
 
 
+_ADVICE = re.compile(r"(?:\.? Use [\"'`]?SET\b|, or SET\b)[^\n]*?(?=\.(?:\s|$)|\n|$)")
+
+
+def without_advice(message: str) -> str:
+    """DuckDB's words without what it would have its settings be, which no statement changes."""
+    return _ADVICE.sub("", message)
+
+
 def _refused(message: str, tree: Mapping[str, Any]) -> str:
     if "Only SELECT" in message:
         return "only SELECT is possible: a query looks and changes nothing"
     place = tree.get("position")
-    return f"the statement cannot be read: {message}" + (f" (at character {place})" if place else "")
+    return f"the statement cannot be read: {without_advice(message)}" + (f" (at character {place})" if place else "")
 
 
 class _Reading:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any, TypeAlias, cast
 
 import orjson
@@ -123,10 +124,33 @@ def values(batch: pa.RecordBatch) -> list[list[Any]]:
     out = list[list[Any]]()
     for field, column in zip(batch.schema, batch.columns, strict=True):
         try:
-            out.append(column.to_pylist(maps_as_pydicts="lossy"))
+            some = column.to_pylist(maps_as_pydicts="lossy")
+            out.append([_with_names(one) for one in some] if _has_odd_names(field.type) else some)
         except (ValueError, TypeError, OverflowError) as error:  # years beyond 9999, lists as keys of a map
             raise beyond(field, error) from None
     return out
+
+
+def _has_odd_names(kind: pa.DataType) -> bool:
+    """Whether it holds a map by numbers of which some may be none: JSON would call each of these null."""
+    if pa.types.is_map(kind) and pa.types.is_floating(kind.key_type):
+        return True
+    return any(_has_odd_names(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _with_names(value: object) -> object:
+    """A value in which such keys are texts, as Spark's rows have them."""
+    if isinstance(value, list):
+        return [_with_names(one) for one in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {_name(key): _with_names(one) for key, one in cast("dict[object, object]", value).items()}
+    return value
+
+
+def _name(key: object) -> object:
+    if not isinstance(key, float) or isfinite(key):
+        return key
+    return "NaN" if key != key else "Infinity" if key > 0 else "-Infinity"
 
 
 def to_json(value: object) -> bytes:
