@@ -13,7 +13,7 @@ from random import Random
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from penstock.core.queue import delays, expiry, flow, held, owning, shares, staging, tenants, trimming
+from penstock.core.queue import delays, expiry, flow, held, owning, shares, staging, trimming, yielding
 from penstock.core.queue.dispatching import dispatch, joining, recalled, takers
 from penstock.core.queue.settling import leases
 
@@ -27,7 +27,8 @@ BOUNDS: tuple[Bound, ...] = (
     ((delays,), "SIFT", (1, 2, 6)),
     ((shares,), "WINDOW", (1, 2, 5)),
     ((staging,), "STEP", (1, 2, 5)),
-    ((tenants,), "LEAST", (1, 2)),
+    ((yielding,), "PORTION", (1, 2)),
+    ((yielding,), "PART", (1, 2, 16)),
     ((held,), "RELEASE_MOST", (1, 2)),
     ((trimming,), "LOOK", (1, 2)),
     ((takers,), "STRETCH", (1, 2)),

@@ -219,6 +219,10 @@ class Contents(QueueParts):
         """Take the wanted messages that wait out of their places.  The caller says what becomes of them."""
         return self._extracted(wanted, *WAITING)
 
+    def extract_ready(self, wanted: Chunk) -> list[Run]:
+        """The same of what is ready alone."""
+        return self._extracted(wanted, "ready")
+
     def extract_ours(self, wanted: Chunk) -> list[Run]:
         """The same of what is ready, or would be without what it waits for in its queue."""
         return self._extracted(wanted, "ready", "held", "inactive")

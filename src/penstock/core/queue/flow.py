@@ -349,11 +349,13 @@ def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
 
 def expire_spent(queue: Contents, sink: Sink) -> None:
     queue.agenda &= ~ATTEMPTS
-    waiting = [place.back() for place in queue.places("ready", "held")]
-    for run in [run for runs in waiting for run in runs]:
-        reasons = spent(run.tally, queue.settings)
+    over: dict[tuple[str, ...], list[Chunk]] = {}
+    for place in queue.places("ready", "held"):
+        for run in place.back():
+            over.setdefault(spent(run.tally, queue.settings), []).append(run.chunk)
+    for reasons, chunks in over.items():
         if reasons:
-            queue.expire(queue.extract(run.chunk), ",".join(reasons), sink)
+            queue.expire(queue.extract(sorted_chunk(chunks)), ",".join(reasons), sink)
 
 
 STEP = 4096

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from penstock.core.queue.order.runs import END, NEVER, PIECE, Key, Run, all_within, packed, view
+from penstock.core.queue.order.runs import NEVER, PIECE, Key, Run, all_within, packed, view
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import NO_KEY, Keys
 from penstock.records.chunks import Chunk, as_chunk
@@ -255,19 +255,6 @@ class Groups:
                 floor = min(floor, lowest)
                 self._older = True
         return floor
-
-    def oldest(self, held: Iterable[Chunk]) -> Key:
-        """Where the first of those in line behind these stands, which are leased or in back-off; `END` without one.
-
-        Whoever waits behind one that is ready is no older than that one.
-        """
-        first = END
-        if self._lines:
-            for chunk in held:
-                for lsn in chunk:
-                    if self.keys.knows(lsn) and (line := self._lines.get(self.keys.of(lsn))) is not None:
-                        first = min(first, self._place(line[line[0]]))
-        return first
 
     def front(self, key: int) -> int:
         """The message that stands for a key; 0: there is none."""

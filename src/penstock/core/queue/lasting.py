@@ -138,6 +138,7 @@ def _append_all(queue: Contents, main: Main, chunks: Sequence[Chunk]) -> None:
 def _stage(queue: Contents, shares: Shares, fresh: Sequence[Chunk], back: Sequence[Run]) -> None:
     """All that is ready waits for its keys; what is out already is asked about first."""
     staging = shares.staging
+    shares.yielding.forget()
     _append_all(queue, staging.main, fresh)
     for run in back:
         staging.returned.push(run)
@@ -323,6 +324,8 @@ def check(queue: Contents) -> None:
     assert tuple(counts.values()) == told, f"{queue!r}: there is {counts}, counted {told}"
     if queue.shares is not None:
         queue.shares.check(queue)
+        if queue.ranking is None:
+            queue.shares.yielding.check((run for _, run, _ in queue.standing("ready")), queue.ranks)
     if queue.weight >= 0:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     _check_barriers(queue)

@@ -20,10 +20,11 @@ from penstock.core.effects import Key as KeyEffect
 from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.groups import Groups
 from penstock.core.queue.order.ranks import Ranks
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, sorted_chunk, without
+from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk, without
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Staging, Told, ascending_chunk
 from penstock.core.queue.tenants import Tenants
+from penstock.core.queue.yielding import Yielding
 from penstock.errors import PreconditionFailed
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk
@@ -49,15 +50,16 @@ def expressions(settings: QueueSettings) -> tuple[str, ...]:
 class Shares:
     """The part of a queue that holds ready messages back from its consumers."""
 
-    __slots__ = ("expressions", "groups", "keys", "mono", "ranked", "staging", "tenants")
+    __slots__ = ("expressions", "groups", "keys", "mono", "ranks", "staging", "tenants", "yielding")
 
     def __init__(self, settings: QueueSettings, ranks: Ranks | None) -> None:
         """ranks: priorities, where the queue has such."""
         self.expressions = expressions(settings)
-        self.ranked = ranks is not None
+        self.ranks = ranks
         self.groups = Groups() if settings.group_key is not None else None
         self.tenants = Tenants(settings, ranks) if settings.fairness_key is not None else None
         self.staging = Staging()
+        self.yielding = Yielding()
         self.mono = 0  # the instant of the present command
         keys = self.groups.keys if self.groups is not None else None
         if keys is None:
@@ -83,7 +85,7 @@ class Shares:
     @property
     def unordered(self) -> bool:
         """Whether something waits for its keys that may go before all that is offered: nobody is given anything."""
-        return self.ranked and self.staging.count > 0
+        return self.ranks is not None and self.staging.count > 0
 
     def asks(self, queue: Whole, sink: Sink) -> bool:
         """Whether the world is about to tell keys that something ready waits for."""
@@ -127,6 +129,8 @@ class Shares:
         if self.tenants is not None:
             self.tenants.prune()
         here = _without(chunk, delayed, dead)
+        if len(here):
+            self.yielding.entered(Run(here, False), self.ranks)
         if keys is None or self.staging or queue.ranking is not None:
             self.staging.main.append(here, solid=False)
             return here if len(here) else None
@@ -173,6 +177,7 @@ class Shares:
 
     def come_back(self, queue: Whole, run: Run) -> Run | None:
         """A run is ready again, or due; what of it is offered beside the main order.  The rest is ready here."""
+        self.yielding.came_back(run, self.ranks)
         offered, strange, others = self._sorted_back(queue, run)
         part = run if len(offered) == len(run.chunk) else run.part(as_chunk(array("q", offered)), False)
         if self.tenants is not None and offered:
@@ -283,18 +288,6 @@ class Shares:
         if fresh:
             queue.offer(Run(ascending_chunk(fresh), False))
 
-    def oldest(self, queue: Whole) -> Key:
-        """Where the first of all ready messages stands, wherever it waits; only when there is one."""
-        first = self.staging.head()
-        if self.groups is not None:
-            held = (run.chunk for runs in (queue.leased_runs(), queue.delays.retries.runs()) for run in runs)
-            first = min(first, self.groups.oldest(held))
-        if self.tenants is not None:
-            return min(first, self.tenants.oldest() or END)
-        if queue.main.count:
-            first = min(first, queue.main.key())
-        return min(first, queue.returned.head()) if queue.returned.count else first
-
     def drop_ready(self, queue: Whole) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
         tenants = self.tenants
@@ -306,6 +299,7 @@ class Shares:
             known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
             offered.append(as_chunk(array("q", known)))
         self._leave(list(chain.from_iterable(offered)))
+        self.yielding.forget()
         out, self.staging = self.staging.out, Staging()
         self.staging.out = out
 
@@ -336,7 +330,7 @@ class Shares:
         if queue.ranking is not None:
             return  # their places are not known yet
         while not len(staging.asked) and staging:
-            chunk = staging.question(queue.offered >= WINDOW and not self.ranked and not idle)
+            chunk = staging.question(queue.offered >= WINDOW and self.ranks is None and not idle)
             if len(chunk):
                 staging.asked = chunk
                 staging.serial = next(_serials)
@@ -434,7 +428,8 @@ class Shares:
 
     def serve_by(self, ranks: Ranks | None) -> None:
         """The queue has other priorities, or none any more; all that is ready waits for its keys."""
-        self.ranked = ranks is not None
+        self.ranks = ranks
+        self.yielding.forget()
         if self.tenants is not None:
             self.tenants.ranks = ranks
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 
 from penstock.core.queue.limits import Pace, Sleeping
 from penstock.core.queue.order.main_order import Main
@@ -73,45 +73,6 @@ class Tenant(Waiting):
         self.main, self.returned, self.standing, self.deficit = self.main.emptied(), NOTHING_RETURNED, False, 0.0
 
 
-LEAST = 1024
-"""Places in the heap before those of tenants that have none are dropped."""
-
-
-class Heads:
-    """A heap of the places of first messages, kept from when somebody asks."""
-
-    __slots__ = ("_heap",)
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[Key, int]] | None = None  # a place that no message of a tenant stands before, its number
-
-    def put(self, tenant: Tenant, tenants: Mapping[int, Tenant]) -> None:
-        """Something came to one of the tenants."""
-        heap = self._heap
-        if heap is not None:
-            if len(heap) > 2 * len(tenants) + LEAST:
-                self._heap = None
-            else:
-                heappush(heap, (tenant.head(), tenant.number))
-
-    def oldest(self, tenants: Mapping[int, Tenant]) -> Key | None:
-        """Where the first message of all these stands; None without one."""
-        heap = self._heap
-        if heap is None:  # nobody asked yet
-            heap = self._heap = [(one.head(), one.number) for one in tenants.values() if one.count]
-            heapify(heap)
-        while heap:
-            told, number = heap[0]
-            tenant = tenants.get(number)
-            if tenant is None or not tenant.count:
-                heappop(heap)
-            elif (head := tenant.head()) == told:
-                return head
-            else:
-                heapreplace(heap, (head, number))
-        return None
-
-
 def _leased_most(settings: QueueSettings) -> int:
     """How many messages of one tenant may be leased at once; what is removed as it is sent is leased to nobody."""
     return NEVER if settings.semantics == "at-most-once" else settings.max_leased[1] or NEVER
@@ -121,7 +82,7 @@ class Tenants:
     """The tenants of one queue."""
 
     __slots__ = (
-        "_by_number", "_emptied", "_entering", "_heads", "_rate", "_ring", "_sleeping", "_through",
+        "_by_number", "_emptied", "_entering", "_rate", "_ring", "_sleeping", "_through",
         "_waits", "_weights", "count", "keys", "leased_most", "ranks",
     )  # fmt: skip
 
@@ -136,7 +97,6 @@ class Tenants:
         self._ring: deque[Tenant] = deque()
         self._entering: dict[int, Tenant] = {}  # those that may be about to enter it
         self._emptied: list[Tenant] = []  # those that may be about to leave it
-        self._heads = Heads()
         self._through: list[int] = []  # messages that go out as they came, counted as leased
         self._waits: list[tuple[int, int]] = []  # heap: when a tenant has a token again, its number
         self._sleeping = Sleeping()
@@ -217,7 +177,6 @@ class Tenants:
                 tenant.put(Run(chunk, False))
             if not tenant.standing:
                 self._join(tenant)
-            self._heads.put(tenant, self._by_number)
 
     def _let_through(
         self, lsns: Sequence[int], numbers: Sequence[int], room: int, mono: int
@@ -257,7 +216,6 @@ class Tenants:
         tenant = self._tenant(number)
         tenant.put(run)
         self._join(tenant)
-        self._heads.put(tenant, self._by_number)
 
     def put(self, run: Run) -> None:
         """Messages that may be delivered now, each at its place."""
@@ -384,11 +342,6 @@ class Tenants:
                     self._leave_ring(tenant)
             self._emptied = []
 
-    def oldest(self) -> Key | None:
-        """Where the first message of all tenants stands, whosever turn it is."""
-        self.come_again()
-        return self._heads.oldest(self._by_number)
-
     # -- time
 
     @property
@@ -451,7 +404,6 @@ class Tenants:
             tenant.clear()
         self._ring.clear()
         self._entering.clear()
-        self._heads = Heads()
         self.count = 0
 
     def floor(self) -> int:

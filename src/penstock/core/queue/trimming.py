@@ -41,11 +41,11 @@ from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.dispatch import dispatch
 from penstock.core.queue.limits import limits_of
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.ranks import Ints
 from penstock.core.queue.order.returned import PriorityReturned
-from penstock.core.queue.order.runs import NEVER, Run, packed, view
+from penstock.core.queue.order.runs import NEVER, Run, view
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.stages import Newcomers, Stage
+from penstock.core.queue.staging import ascending_chunk
 from penstock.core.queue.whole import DISPATCH, TRIM
 from penstock.records.causes import MAXLEN, REPLACED
 from penstock.records.chunks import Now
@@ -96,24 +96,19 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
 
 
 def _of_all(queue: Contents, count: int) -> list[Run]:
-    """The same where some that are ready stand in lines behind others: of several at once all are looked at."""
-    shares = queue.shares
-    assert shares is not None
-    if count == 1 and queue.ready and queue.ranks is None:
-        lsn = shares.oldest(queue)[1]
-        return queue.extract(range(lsn, lsn + 1))
-    lsns, places = list[Ints](), list[Ints]()
-    for _, run, _ in queue.standing("ready"):
-        lsns.append(view(run.chunk))
-        places.append(np.full(len(run.chunk), run.where) if run.place else lsns[-1])
-    every, where = np.concatenate(lsns), np.concatenate(places)
-    keys = [every, where]
-    if queue.ranks is not None:
-        ascending = np.argsort(every)
-        every, where = every[ascending], where[ascending]
-        keys = [every, where, ~queue.ranks.each(packed(every))]  # what is served last first; minus may overflow
-    chosen = np.sort(every[np.lexsort(keys)[:count]])
-    return queue.extract(packed(chosen)) if len(chosen) else []
+    """The same where some that are ready stand in lines behind others."""
+    assert queue.shares is not None
+    yielding = queue.shares.yielding
+    out = list[Run]()
+    while count > 0 and queue.ready:
+        lsns = yielding.next(count)
+        if not lsns:
+            yielding.look((run for _, run, _ in queue.standing("ready")), queue.ranks)
+            continue
+        runs = queue.extract_ready(ascending_chunk(lsns))
+        count -= sum([len(run.chunk) for run in runs])
+        out += runs
+    return out
 
 
 def _count_of_bytes(queue: Contents, excess: int, most: int) -> int:

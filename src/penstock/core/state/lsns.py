@@ -34,6 +34,9 @@ CHUNK = 65_536
 LONG_RUN = 4096
 """Adjacent LSNs from so many on are a range of their own in a chunked state."""
 
+FEW = 16
+"""A chunk of less is no array of its own where very many may be put together."""
+
 _NONE = np.zeros((0, 2), dtype=np.int64)
 
 
@@ -56,7 +59,14 @@ def to_array(values: Ints) -> array[int]:
 
 def flat(chunks: Iterable[Chunk]) -> Ints:
     """All LSNs of the chunks, ascending."""
-    parts = [np.arange(c.start, c.stop, dtype=np.int64) if isinstance(c, range) else ints(c) for c in chunks if len(c)]
+    parts, few = list[Ints](), empty()
+    for chunk in chunks:
+        if len(chunk) < FEW:
+            few.extend(chunk)
+        else:
+            parts.append(np.arange(chunk.start, chunk.stop) if isinstance(chunk, range) else ints(chunk))
+    if few:
+        parts.append(ints(few))
     if not parts:
         return np.zeros(0, dtype=np.int64)
     lsns = parts[0] if len(parts) == 1 else np.concatenate(parts)
