@@ -1,4 +1,4 @@
-"""What a change of accounts is told as."""
+"""What a change of accounts is told as, and what it takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from penstock.server.operating import events_between
-from penstock.server.people.accounts import Account, Accounts, Kept, Permission, TopicPermission
+from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
+from planting import Plant
 
 ANN = Account("ann", Kept("one", "argon2id"), ("management",))
 
@@ -60,3 +61,25 @@ def test_no_event_has_a_password() -> None:
     assert len(events) == 6
     assert "one" not in str(events)
     assert "argon2id" not in str(events)
+
+
+async def test_a_change_calls_nothing_for_each_of_what_there_is() -> None:
+    """It is written whole and compared with what was: 10,000 users with a permission each held up all for 0.4 s."""
+
+    async def calls(count: int) -> int:
+        accounts = Accounts()
+        for name in map(str, range(count)):
+            accounts.permissions[name, "/"] = Permission(name, "/", "a", "b", "c")
+            accounts.topic_permissions[name, "/", "x"] = TopicPermission(name, "/", "x", "b", "c")
+            accounts.tokens[name] = Token(name, name, "", "", "/", "a", "b", "c", ("management",), 1, 1.0)
+        plant = Plant(-1, ("penstock", "dataclasses", "copy"))
+        with plant.there():
+            await accounts.change(lambda some: some.global_parameters.update(g=1))
+        again = Accounts()
+        again.restore(accounts.state())
+        assert (again.permissions, again.topic_permissions, again.tokens) == (
+            accounts.permissions, accounts.topic_permissions, accounts.tokens,
+        )  # fmt: skip
+        return plant.calls
+
+    assert await calls(20) == await calls(2)

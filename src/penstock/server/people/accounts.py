@@ -23,7 +23,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import asdict, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import orjson
@@ -240,6 +240,7 @@ class Accounts:
         self.global_parameters = {str(one["name"]): one["value"] for one in values["global_parameters"]}
 
     def _plain(self) -> dict[str, object]:
+        """All of it for `orjson`, which writes the fields of a dataclass as it does a mapping."""
         return {
             "users": [
                 {"name": one.name, "password_hash": one.password.text, "hashing_algorithm": one.password.algorithm,
@@ -248,9 +249,9 @@ class Accounts:
             ],
             "removed": [{"name": name} for name in sorted(self.removed)],
             "vhosts": [{"name": name, **more} for name, more in self.vhosts.items() if more or name != DEFAULT],
-            "permissions": list(map(asdict, self.permissions.values())),
-            "topic_permissions": list(map(asdict, self.topic_permissions.values())),
-            "tokens": list(map(asdict, self.tokens.values())),
+            "permissions": list(self.permissions.values()),
+            "topic_permissions": list(self.topic_permissions.values()),
+            "tokens": list(self.tokens.values()),
             "vhost_limits": [{"name": name, "value": value} for name, value in self.vhost_limits.items()],
             "user_limits": [{"name": name, "value": value} for name, value in self.user_limits.items()],
             "global_parameters": [{"name": name, "value": value} for name, value in self.global_parameters.items()],
