@@ -14,6 +14,7 @@ sends nothing, and the messages are still held.  It is one step of the server: o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime
@@ -73,8 +74,44 @@ class Opening(Protocol):
         ...
 
 
+class Once:
+    """What is committed or rolled back, and once."""
+
+    _over = False
+
+    def _check(self) -> None:
+        if self._over:
+            raise PreconditionFailed("the transaction is over; begin another one")
+
+    def _finish(self) -> None:
+        self._check()
+        self._over = True
+
+
+class Block(Once, ABC):
+    """The same with a block, whose end commits it; an exception in the block rolls it back."""
+
+    @abstractmethod
+    def commit(self) -> object:
+        """Do all of it."""
+
+    def rollback(self) -> None:
+        """Forget it: messages are held as before."""
+        self._finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not self._over:
+            if error is None:
+                self.commit()
+            else:
+                self.rollback()
+
+
 @arguments_checked
-class Transaction(OfThisProcess):
+class Transaction(Block, OfThisProcess):
     """Made by `Client.transaction`.  Of one thread, and used once."""
 
     def __init__(self, client: Opening) -> None:
@@ -82,7 +119,6 @@ class Transaction(OfThisProcess):
         self._rows: list[tuple[Goal, dict[str, object]]] = []  # where each message goes, and its columns
         self._settles: list[tuple[Message, str, int | None, str | None]] = []
         self._places = set[tuple[int, int]]()  # of these: the batch, which they keep, and the row
-        self._over = False
         self.receipts: tuple[Receipt, ...] = ()
         """One for each message that was published, in order, once it is committed."""
 
@@ -146,10 +182,6 @@ class Transaction(OfThisProcess):
         self._places.add(place)
         self._settles.append((message, verb, delay, reason))
 
-    def _check(self) -> None:
-        if self._over:
-            raise PreconditionFailed("the transaction is over; begin another one")
-
     # -- how it ends
 
     def commit(self) -> tuple[Receipt, ...]:
@@ -160,8 +192,7 @@ class Transaction(OfThisProcess):
         PreconditionFailed and others for a message that would be refused.
         Unavailable and LogBroken leave open whether it was done.
         """
-        self._check()
-        self._over = True
+        self._finish()
         if not self._rows and not self._settles:
             return ()
         if tracing.active is None:
@@ -216,11 +247,6 @@ class Transaction(OfThisProcess):
             with suppress(pa.ArrowException):  # it was told before
                 writer.close()
 
-    def rollback(self) -> None:
-        """Forget it: nothing was sent, and the messages are held as before."""
-        self._check()
-        self._over = True
-
     def _batches(self) -> list[tuple[Goal, pa.RecordBatch]]:
         """Neighbours that go alike together."""
         out: list[tuple[Goal, pa.RecordBatch]] = []
@@ -246,17 +272,6 @@ class Transaction(OfThisProcess):
             else Receipt(lost.get(row, "dropped"))
             for row, lsn in enumerate(lsns)
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Commit, unless it is over; forget it after an exception."""
-        if not self._over:
-            if error is None:
-                self.commit()
-            else:
-                self.rollback()
 
 
 def _batch(rows: list[tuple[Goal, dict[str, object]]]) -> pa.RecordBatch:

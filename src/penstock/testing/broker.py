@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock.client.arguments import arguments_checked, encoded
+from penstock.client.transactions import Block
 from penstock.core.commands.transactions import Ending
 from penstock.core.commands.transactions import Transaction as Decided
 from penstock.core.effects import Verb
@@ -181,7 +182,7 @@ Outgoing = Callable[[Link], tuple[str, Upload]]
 
 
 @arguments_checked
-class Transaction:
+class Transaction(Block):
     """Made by `Broker.transaction`.  An exception in its block forgets it; messages are held as before then."""
 
     def __init__(self, broker: Publishing) -> None:
@@ -189,7 +190,6 @@ class Transaction:
         self._messages: list[Outgoing] = []
         self._ends: list[tuple[Message, Verb, int | None]] = []
         self._ended = set[int]()  # of these messages, by `id`
-        self._over = False
         self.bookmarks: tuple[str, ...] = ()
         """Of each message that was published, in order, once it is committed; empty text for what nobody wanted."""
 
@@ -232,35 +232,15 @@ class Transaction:
         self._ended.add(id(message))
         self._ends.append((message, verb, delay))
 
-    def _check(self) -> None:
-        if self._over:
-            raise PreconditionFailed("the transaction is over; begin another one")
-
     def commit(self) -> tuple[str, ...]:
         """Do all of it, durably; the bookmarks of what was published.
 
         Raises Fenced for a message that its subscription no longer holds, and Refused for one that would be refused;
         nothing is done then.
         """
-        self._check()
-        self._over = True
+        self._finish()
         self.bookmarks = self._broker.commit(self._messages, self._ends)
         return self.bookmarks
-
-    def rollback(self) -> None:
-        """Forget all of it: messages are held as before."""
-        self._check()
-        self._over = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._over:
-            if error is None:
-                self.commit()
-            else:
-                self.rollback()
 
 
 def _ending(instance: Instance, message: Message, verb: Verb, delay: int | None) -> Ending:

@@ -33,7 +33,7 @@ from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
 from penstock.client.urls import Address
-from penstock.errors import NotFound, PreconditionFailed, Unavailable
+from penstock.errors import NotFound, Unavailable
 from penstock.units import Duration, seconds_of
 
 __all__ = [
@@ -308,7 +308,7 @@ class Task:
 
 
 @arguments_checked
-class Transaction(OfThisProcess):
+class Transaction(transactions.Once, OfThisProcess):
     """Settle some messages and publish others, all or nothing.  Made by `Client.transaction`.
 
     async with client.transaction() as transaction:
@@ -322,7 +322,6 @@ class Transaction(OfThisProcess):
         self._client = client
         self._inner: transactions.Transaction | None = None
         self._asked: list[Callable[[transactions.Transaction], None]] = []
-        self._over = False
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -377,13 +376,9 @@ class Transaction(OfThisProcess):
 
     def _end(self) -> list[Callable[[transactions.Transaction], None]]:
         """What was asked of it, which is over now."""
-        self._check()
-        asked, self._asked, self._over = self._asked, [], True
+        self._finish()
+        asked, self._asked = self._asked, []
         return asked
-
-    def _check(self) -> None:
-        if self._over:
-            raise PreconditionFailed("the transaction is over; begin another one")
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Commit, unless it is over; forget it after an exception."""
