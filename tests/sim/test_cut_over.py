@@ -109,9 +109,8 @@ class House:
         begins = self.instance.core.next_lsn if start is None else start
         taker.open = self.random.random() < 0.8
         taker.most = self.random.choice([1, 3, 1 << 30])
-        follower = self.engine.replays.follow(
-            selection, taker, start=start, filter=None if text is None else compile_filter(text)
-        )
+        filter = None if text is None else compile_filter(text)
+        follower = Follower(self.engine.replays.source(selection, start=start, filter=filter), taker)
         self.followers.append((follower, taker, selection, text, begins))
 
     def answer(self) -> None:
@@ -216,7 +215,7 @@ def test_a_crash_takes_nothing_back_that_was_shown(seed: int) -> None:
     known = {lsn: body for lsn, _, body, _ in house.published}
     everything = Taker()
     everything.durable = lambda: again.log.durable
-    again.run(lambda: again.engine.replays.follow(Selection.pattern("/", "", ""), everything, start=1))
+    again.run(lambda: Follower(again.engine.replays.source(Selection.pattern("/", "", ""), start=1), everything))
     there = dict(zip(everything.lsns, everything.bodies, strict=True))
     assert there == {lsn: body for lsn, body in known.items() if lsn in there}
     for _, before, selection, text, begins in house.followers:
@@ -230,7 +229,7 @@ def test_a_crash_takes_nothing_back_that_was_shown(seed: int) -> None:
         def on(
             selection: Selection = selection, after: Taker = after, start: int = start, filter: Filter | None = filter
         ) -> None:
-            again.engine.replays.follow(selection, after, start=start, filter=filter)
+            Follower(again.engine.replays.source(selection, start=start, filter=filter), after)
 
         again.run(on)
         wanted = [

@@ -40,7 +40,7 @@ def instance_of(broker: Broker) -> Instance:
 
 def follow(broker: Broker, taker: Taker, start: int | None = 1, rate: Rate | None = None) -> Follower:
     engine = instance_of(broker).engine
-    return broker.command(lambda _: engine.replays.follow(Q, taker, start=start, rate=rate))
+    return broker.command(lambda _: Follower(engine.replays.source(Q, start=start, rate=rate), taker))
 
 
 def filled(count: int) -> Broker:

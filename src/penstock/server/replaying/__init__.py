@@ -13,11 +13,11 @@ behind.  Rows are handed over when they are durable, never before.
 Whoever in this process wants the messages of topics, as batches, from an LSN on:
 
     selection = Selection.topic(vhost, exchange, name)        # or .pattern(vhost, exchange, regex)
-    follower = engine.replays.follow(selection, taker, start=lsn)         # start=None: what is published from now on
+    follower = Follower(engine.replays.source(selection, start=lsn), taker)     # None: what is published from now on
     follower.close()
 
 `taker` is a `follow.Taker`: it is handed `page.Page`s in the order of the log on the loop's thread, says how much room
-it has, and hears when it is level with the log.  `follow` decides nothing and may be called inside a turn.
+it has, and hears when it is level with the log.  This decides nothing and may be called inside a turn.
 The doors use `Replays.subscribe`, which understands bookmarks, filters as text and rates.
 
 `Replays` tells feeds what was committed, and reads the log for who is behind.  It owns the moments: a turn has ended
@@ -85,21 +85,6 @@ class Replays:
 
     # -- for those who want messages
 
-    def follow(
-        self,
-        selection: Selection,
-        taker: Taker[Page],
-        *,
-        start: int | None = None,
-        filter: Filter | None = None,
-        rate: Rate | None = None,
-    ) -> Follower:
-        """Messages of topics from an LSN on, in order, each once, when they are durable.  No bookmark is looked up.
-
-        start: None for what is published from now on.
-        """
-        return Follower(self.source(selection, start=start, filter=filter, rate=rate), taker)
-
     def source(
         self,
         selection: Selection,
@@ -108,7 +93,10 @@ class Replays:
         filter: Filter | None = None,
         rate: Rate | None = None,
     ) -> LogSource:
-        """The same for who reads it himself."""
+        """Messages of topics from an LSN on, in order, each once, when they are durable.  No bookmark is looked up.
+
+        start: None for what is published from now on.
+        """
         place = Stretch(self._runtime.core.next_lsn if start is None else start)
         sieve = None if filter is None else Sieve(filter, None, filter.text, None, filter.message_type)
         return LogSource(self, selection, sieve, place, rate)
