@@ -160,18 +160,14 @@ class Connections:
 
     def cut_those(self, peers: set[Peer]) -> None:
         """End some by address; what was written to them before still comes to them."""
-        for _, one in _sockets() if peers else ():
-            with one, suppress(OSError):  # some end by themselves
+        for _, _, one in _sockets() if peers else ():
+            with suppress(OSError):  # some end by themselves
                 if (found := _door_and_peer(one, self._doors)) is not None and found[1] in peers:
                     one.shutdown(socket.SHUT_RDWR)
 
     def cut_all(self) -> int:
         """End every connection; how many there were.  Calls on them end as if the client had gone."""
-        count = 0
-        for _, one in _sockets():
-            with one:
-                count += _door_and_peer(one, self._doors) is not None and _shut(one)
-        return count
+        return sum(_door_and_peer(one, self._doors) is not None and _shut(one) for _, _, one in _sockets())
 
     def look(self, now: float) -> None:
         """Find connections that are new, and cut those that did what strangers may not."""
@@ -277,21 +273,19 @@ class Connections:
         with self._looking:
             here = dict[Peer, tuple[int, int, str]]()
             came = list[tuple[Peer, int]]()
-            for number, descriptor in _descriptors():
-                if (one := _opened(number, descriptor)) is not None:
-                    with one:
-                        if (found := _door_and_peer(one, self._doors)) is not None:
-                            door, peer = found
-                            here[peer] = number, descriptor, door
-                            came.append((peer, _received(one)))
+            for number, descriptor, one in _sockets():
+                if (found := _door_and_peer(one, self._doors)) is not None:
+                    door, peer = found
+                    here[peer] = number, descriptor, door
+                    came.append((peer, _received(one)))
             if (blamed := self.senders.blamed(came, now, short_of, grown)) is None:
                 return False
             peer, size = blamed
             number, descriptor, door = here[peer]
-            if (one := _opened(number, descriptor)) is None:
+            if (worst := _opened(number, descriptor)) is None:
                 return False
-            with one:
-                if done := _disconnect(one):
+            with worst:
+                if done := _disconnect(worst):
                     self.closed[door, "crowd"] += 1
                     logger.warning("flight: a connection with %d bytes of calls nobody waits for is cut", size)
             return done
@@ -383,19 +377,19 @@ def _opened(number: int, descriptor: int) -> socket.socket | None:
     return socket.socket(fileno=mine)
 
 
-def _sockets() -> Iterator[tuple[int, socket.socket]]:
+def _sockets() -> Iterator[tuple[int, int, socket.socket]]:
+    """Number and descriptor of each of this process, open until the next one is asked for."""
     for number, descriptor in _descriptors():
         if (one := _opened(number, descriptor)) is not None:
-            yield number, one
+            with one:
+                yield number, descriptor, one
 
 
 def _told_of(port: int, thread: int) -> Iterator[tuple[int, int]]:
     """Socket and descriptor of each that listens at a port of ours and tells a thread who connects."""
-    for number, descriptor in _descriptors():
-        if (one := _opened(number, descriptor)) is not None:
-            with one:
-                if _listens_at(one, port) and crowding.tell(one, thread):
-                    yield number, descriptor
+    for number, descriptor, one in _sockets():
+        if _listens_at(one, port) and crowding.tell(one, thread):
+            yield number, descriptor
 
 
 def _listens_at(one: socket.socket, port: int) -> bool:
