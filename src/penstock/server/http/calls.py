@@ -106,13 +106,11 @@ def call_of(payload: bytes) -> Call:
 
 
 def _address(told: dict[str, Any], name: str) -> tuple[str, int]:
-    found: object = told.get(name)
-    if not isinstance(found, list):
-        raise Broken(f"{name} is no address")
-    parts = cast("list[object]", found)
-    if len(parts) != 2 or not isinstance(parts[0], str):
-        raise Broken(f"{name} is no address")
-    return parts[0], number({name: parts[1]}, name, 65_535)
+    match told.get(name):
+        case [str(host), port]:
+            return host, number({name: port}, name, 65_535)
+        case _:
+            raise Broken(f"{name} is no address")
 
 
 def _login(told: object) -> tuple[str, str] | None:

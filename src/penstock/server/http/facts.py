@@ -22,7 +22,6 @@ from penstock.core.topology.topology import PREDECLARED
 from penstock.errors import NotFound, Unavailable
 from penstock.operations.queues import settings_in_force
 from penstock.operations.vhosts import CLUSTER_NAME
-from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.server.alarms import NO_DESCRIPTOR, stopped_by_a_fault
 from penstock.server.base.allocator import resident_bytes
 from penstock.server.base.clock import SystemClock
@@ -440,10 +439,6 @@ class Facts:
     def certificates_left(self) -> Mapping[str, float]:
         """Seconds until each certificate ends that the server shows, by whose it is."""
         return certificates_left(self._server)
-
-    def exchange_types(self) -> Sequence[str]:
-        """Types that an exchange may have."""
-        return EXCHANGE_TYPES
 
     def mono(self) -> int:
         return self._server.engine.clock.mono()

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from penstock.errors import InvalidArgument
+from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, WATCHES, Right
 from penstock.server.doors.line import Ended
 from penstock.server.http.facts import Facts
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from penstock.server.http.messages import Messages
+
+_TYPES = [{"name": name, "description": "", "enabled": True} for name in EXCHANGE_TYPES]
 
 
 def _plain(path: str, look: Callable[[], object], text: str, right: Right, *, own: bool = False) -> Row:
@@ -105,16 +108,13 @@ class _Overview:
             "rates_mode": "basic",
             "cluster_name": numbers.cluster or numbers.node,
             "node": numbers.node,
-            "exchange_types": self._exchange_types(),
+            "exchange_types": _TYPES,
             **self._totals.of_overview(seen, sums, numbers, self._facts.mono()),
         }
         if seen.everything:
             answer["listeners"] = list(self._facts.listeners())
             answer["penstock"] = dict(self._facts.overview())
         return json_response(only_columns(answer, ask.query))
-
-    def _exchange_types(self) -> list[dict[str, object]]:
-        return [{"name": name, "description": "", "enabled": True} for name in self._facts.exchange_types()]
 
     async def whoami(self, ask: Ask) -> Response:
         """The user that is asking."""
@@ -136,7 +136,7 @@ class _Overview:
             "disk_free": numbers["rabbitmq_disk_space_available_bytes"],
             "disk_free_limit": numbers["rabbitmq_disk_space_available_limit_bytes"],
             "disk_free_alarm": bool(numbers["rabbitmq_alarms_free_disk_space_watermark"]),
-            "exchange_types": self._exchange_types(),
+            "exchange_types": _TYPES,
             "auth_mechanisms": [{"name": name, "enabled": True} for name in ("PLAIN", "AMQPLAIN")],
             "applications": [{"name": "penstock", "description": "Penstock", "version": numbers.version}],
             "contexts": [],

@@ -67,6 +67,10 @@ def check_pattern(kind: str, text: str) -> None:
         raise InvalidArgument(f"{kind} {shown(text)} is no regular expression that RE2 reads: {error.why}") from None
 
 
+def _matches(pattern: str, name: str) -> bool:
+    return pattern == ALL or (pattern not in {"", "^$"} and compile_pattern(pattern).search(to_bytes(name)) is not None)
+
+
 class Permitted(Rights):
     """The rights of one user."""
 
@@ -90,8 +94,7 @@ class Permitted(Rights):
         if known is None:
             permission = self._permissions.get(vhost)
             text = "" if permission is None else str(getattr(permission, kind))
-            known = text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(name)) is not None)
-            known = known and not self.reserved(vhost, kind, name)
+            known = _matches(text, name) and not self.reserved(vhost, kind, name)
             self._answers.keep(key, known)
         return known
 
@@ -103,7 +106,7 @@ class Permitted(Rights):
         text = str(getattr(narrower, kind))
         for name, value in (("{username}", self.user), ("{vhost}", vhost)):
             text = text.replace(name, re.escape(value))
-        return text == ALL or (text not in {"", "^$"} and compile_pattern(text).search(to_bytes(key)) is not None)
+        return _matches(text, key)
 
     def _ask_key(self, core: Core, vhost: str, kind: str, exchange: str, key: str) -> None:
         """AccessRefused unless the key of an exchange of type topic may be used so."""
@@ -278,13 +281,6 @@ class Users:
         """Topic permissions of users of the settings, by user, vhost and exchange."""
         names = self.fixed()
         return {key: one for key, one in self._fixed_narrower.items() if one.user in names}
-
-    def check(self, user: str, password: str, host: str) -> bool:
-        """Whether this user may log in with this password from this host; with a slow hash after 30 ms."""
-        if not self.may_come_from(user, host):
-            return False
-        kept = self.kept(user)
-        return self.has_plain(user, password) if kept is None else kept.matches(password)
 
     def kept(self, user: str) -> Kept | None:
         """The hash of a user's password; None where there is none: for an unknown user, or with a plain password."""

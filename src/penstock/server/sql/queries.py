@@ -253,7 +253,7 @@ class Query(Iterator[pa.RecordBatch]):
         found = self._queries.tables(self._caller, self._vhost)
         columns = [pa.array([row[place] for row in found], pa.string()) for place in (0, 1)]
         batch = pa.RecordBatch.from_arrays(columns, names=["kind", "name"])
-        self._end()
+        self.close()
         self._listed = iter([batch])
         return batch.schema
 
@@ -333,7 +333,8 @@ class Query(Iterator[pa.RecordBatch]):
             raise InvalidArgument("the statement has ended")
         return self._child
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End it, whether it has come to its end or not; twice does no harm."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -352,10 +353,6 @@ class Query(Iterator[pa.RecordBatch]):
         shutil.rmtree(self._scratch, ignore_errors=True)
         self._queries.running -= 1
         self._queries.left(self._caller)
-
-    def close(self) -> None:
-        """End it, whether it has come to its end or not; twice does no harm."""
-        self._end()
 
     def __del__(self) -> None:
         """A result that nobody read."""
