@@ -5,6 +5,7 @@ signals.  gRPC's own wait is deaf to them, so Ctrl-C waited for the server.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +34,8 @@ def begun(call: Callable[[], T]) -> Future[T]:
 
     RuntimeError where no thread can be had.
     """
+    if sys.is_finalizing():  # threads stand still then: a `__del__` waited for one for ever
+        raise RuntimeError("Python ends")
     try:
         asked = _idle.pop()
     except IndexError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -113,3 +114,10 @@ def test_a_call_of_another_thread_is_made_there() -> None:
     thread.start()
     thread.join()
     assert found == [thread.ident]
+
+
+def test_a_call_while_python_ends_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand still then: a `__del__` that published, or asked, kept its process for ever."""
+    attended(threading.get_ident)  # whose thread waits for the next
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    assert attended(threading.get_ident) == threading.get_ident()
