@@ -28,7 +28,8 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, ClassVar, Protocol, cast
 
@@ -341,3 +342,14 @@ def slips(name: str) -> Iterator[str]:
         for letter in LETTERS:
             yield head + letter + tail
             yield head + letter + tail[1:]
+
+
+@contextmanager
+def told_as(
+    kind: Callable[[str], Exception], before: str = "", *, instead: type[Exception] = ValueError
+) -> Generator[None]:
+    """What is refused inside is refused as another kind of error, whose words begin with `before`."""
+    try:
+        yield
+    except instead as error:
+        raise kind(f"{before}{error}") from None

@@ -13,7 +13,7 @@ import typer
 
 from penstock.cli.output import DEFAULT_URL, Json, Url, asked, bar, counted, note, root, write, write_json, write_table
 from penstock.cli.queues import Yes, confirmed
-from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed
+from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed, told_as
 from penstock.units import format_size, parse_duration
 
 
@@ -266,10 +266,8 @@ def _prune(
     age: str, data: str | None, folder: str | None, url: str, *, dry_run: bool, yes: bool, json: bool
 ) -> None:  # fmt: skip
     """Remove archived days that are older."""
-    try:
+    with told_as(InvalidArgument, f"--prune {age}: "):
         micros = parse_duration(age)
-    except ValueError as error:
-        raise InvalidArgument(f"--prune {age}: {error}") from None
     ask = partial(_pruned, micros, data, folder, url)
     due = ask(dry_run=True)
     if due is not None and not dry_run:

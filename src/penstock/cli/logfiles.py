@@ -21,7 +21,7 @@ import pyarrow.compute
 
 from penstock.cli.messagefiles import new_file, writing
 from penstock.cli.output import Progress, bar, note
-from penstock.errors import DataFolderInUse, InvalidArgument
+from penstock.errors import DataFolderInUse, InvalidArgument, told_as
 from penstock.history import archive_place, open_folder
 from penstock.history.view import stand_alone
 from penstock.log.catalog import Catalog, SegmentInfo
@@ -126,10 +126,8 @@ def audit(data: str | os.PathLike[str], progress: Progress | None = None, archiv
 
 def _limit(option: str, text: str | None, parse: Callable[[str], int]) -> int | None:
     """What an option says, None without it.  InvalidArgument."""
-    try:
+    with told_as(InvalidArgument, f"{option}: "):
         return None if text is None else parse(text)
-    except ValueError as error:
-        raise InvalidArgument(f"{option}: {error}") from None
 
 
 def compacted(data: str, age: str | None, size: str | None, compress: bool, dry_run: bool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, Refused, told_as
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.properties import EMPTY, Properties, encode
@@ -249,10 +249,8 @@ def _acked(message: Message) -> None:
 
 def read_command(text: str) -> list[str]:
     """The words of a command, which is looked up before any message is taken.  InvalidArgument when it cannot run."""
-    try:
+    with told_as(InvalidArgument, f"--exec {text!r}: "):
         words = shlex.split(text)
-    except ValueError as error:
-        raise InvalidArgument(f"--exec {text!r}: {error}") from None
     if not words:
         raise InvalidArgument("--exec names no command")
     if shutil.which(words[0]) is None:

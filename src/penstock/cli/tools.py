@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from penstock.cli.output import Json, JsonLines, family, note, root, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
-from penstock.errors import InvalidArgument, shown
+from penstock.errors import InvalidArgument, shown, told_as
 
 _SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
 """What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
@@ -82,10 +82,8 @@ def _bodies(messages: Sequence[str], expression: str) -> Iterator[bytes]:
 
     def checked(body: bytes, what: str) -> bytes:
         if looked_into:
-            try:
+            with told_as(InvalidArgument, f"{what} is no {kind.title}: "):
                 kind.read(kind.one_whole(body, EMPTY))
-            except ValueError as error:
-                raise InvalidArgument(f"{what} is no {kind.title}: {error}") from None
         return body
 
     for text in messages:

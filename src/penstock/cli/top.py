@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.output import DEFAULT_URL, Json, Url, connect, console_of, counted, root, shown, write, write_json
-from penstock.errors import Draining, InvalidArgument
+from penstock.errors import Draining, InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.units import format_size, parse_duration
 
@@ -59,10 +59,8 @@ def top(
     """
     if sort not in SORTS:
         raise InvalidArgument(f"--sort {sort!r} is none of {', '.join(SORTS)}")
-    try:
+    with told_as(InvalidArgument, "--interval: "):
         seconds = parse_duration(interval) / 1e6
-    except ValueError as error:
-        raise InvalidArgument(f"--interval: {error}") from None
     with connect(url) as client:
         before = look(client)
         if once or json or not (sys.stdout.isatty() and sys.stdin.isatty()):
@@ -213,10 +211,8 @@ def drain(
 
     Example: penstock drain --timeout 2m && systemctl stop penstock
     """
-    try:
+    with told_as(InvalidArgument, "--timeout: "):
         seconds = parse_duration(timeout) / 1e6
-    except ValueError as error:
-        raise InvalidArgument(f"--timeout: {error}") from None
     with connect(url) as client:
         told = client.drain(undo=undo)
         if not undo:

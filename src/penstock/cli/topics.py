@@ -34,7 +34,7 @@ from penstock.cli.output import (
     write_list,
     write_table,
 )
-from penstock.errors import InvalidArgument, NotFound, known_name
+from penstock.errors import InvalidArgument, NotFound, known_name, told_as
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -119,11 +119,9 @@ def message_type(
     numbered = {number: path for number, _, path in (one.partition("=") for one in files) if number.isdecimal()}
     if len(numbered) < len(files) != 1:
         raise InvalidArgument("several schemas need ids: 7=orders-7.avsc 9=orders-9.avsc")
-    try:
+    with told_as(InvalidArgument):
         given = {"message": message, "header": header}
         kind = of_files({name: numbered or files[0]} | {key: one for key, one in given.items() if one is not None})
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
     if json:
         write_json({"message_type": kind})
     else:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, NamedTuple, cast
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
 from penstock.config.sections import Duration, Name, Section
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.cron import parse_schedule
 from penstock.records.event_actions import (
     LINK_EVENTS,
@@ -138,10 +138,8 @@ class ActionOn(Section):
 
 def parse_checked(text: str) -> None:
     """ValueError for what is no schedule."""
-    try:
+    with told_as(ValueError, instead=InvalidArgument):
         parse_schedule(text)
-    except InvalidArgument as error:
-        raise ValueError(str(error)) from None
 
 
 class ActionPublish(Section):

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
 from penstock.config.sections import Duration, File, Name, Section, refuse_half
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
 from penstock.units import format_address, shown_address
@@ -67,10 +67,8 @@ class LinkTopic(Section):
         if why := wrong_type(self.message_type):
             raise ValueError(why)
         topic_pattern(self.pattern)
-        try:
+        with told_as(ValueError, instead=InvalidArgument):
             typed(self.filter or "", self.message_type)
-        except InvalidArgument as error:
-            raise ValueError(str(error)) from None
         return self
 
 

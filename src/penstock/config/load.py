@@ -13,7 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from types import UnionType
@@ -43,7 +43,7 @@ from penstock.config.mistakes import (
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, in_line, read_value, written
 from penstock.config.settings import Settings
-from penstock.errors import SettingsError, known_name, nearest_name
+from penstock.errors import SettingsError, known_name, nearest_name, told_as
 from penstock.records.address_settings import OWN, read_address_value
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.regular_expressions import SPECIAL, compile_pattern, topic_pattern
@@ -402,10 +402,8 @@ def _read_addresses(data: dict[str, object]) -> list[Problem]:
 def _check_pattern(pattern: str | None, target: str | None) -> None:
     if pattern is None:
         return
-    try:
+    with told_as(partial(BadValue, "underlying_topic")):
         shows = topic_pattern(pattern)
-    except ValueError as error:
-        raise BadValue("underlying_topic", str(error)) from None
     if target is None and not SPECIAL.isdisjoint(pattern):
         raise BadValue("default_publish_target", f"is missing, which the pattern {pattern!r} of topics needs")
     if target is not None and not shows(target):

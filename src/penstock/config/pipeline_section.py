@@ -32,6 +32,7 @@ from penstock.config.pipeline_inputs import (
 )
 from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
+from penstock.errors import told_as
 from penstock.units import shown_address, wrong_master
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
@@ -157,10 +158,8 @@ class Pipeline(Section):
             from penstock.errors import InvalidArgument
             from penstock.records.cron import parse_cron
 
-            try:
+            with told_as(ValueError, instead=InvalidArgument):
                 parse_cron(value)
-            except InvalidArgument as error:
-                raise ValueError(str(error)) from None
         return value
 
     @property

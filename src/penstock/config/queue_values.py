@@ -13,12 +13,13 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, known_name, shown
+from penstock.errors import InvalidArgument, known_name, shown, told_as
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
 from penstock.records.message_types import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed, wrong_type
@@ -109,10 +110,8 @@ def _choice(key: QueueKey, value: object, spelled: str) -> str:
 
 def _message_type(value: object, style: Style, spelled: str) -> str:
     if style == "file" and isinstance(value, Mapping):  # files are for the settings file alone
-        try:
+        with told_as(partial(BadValue, spelled)):
             return of_files(cast("Mapping[str, object]", value))
-        except ValueError as error:
-            raise BadValue(spelled, str(error)) from None
     text = _text(value, spelled)
     if why := wrong_type(text, in_file=style == "file"):
         raise BadValue(spelled, why)
@@ -178,10 +177,8 @@ def _bytes(value: object, low: int, high: int, style: Style, spelled: str) -> in
     if not isinstance(value, str):
         hint = f": write {str(value) + 'B'!r} if bytes are meant" if _is_number(value) else ""
         raise BadValue(spelled, f"{shown(value)} is not a size with a unit{hint}")
-    try:
+    with told_as(partial(BadValue, spelled)):
         return _count(parse_size(value), low, high, spelled)
-    except ValueError as error:
-        raise BadValue(spelled, str(error)) from None
 
 
 def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bool = True) -> int:
@@ -214,10 +211,8 @@ def _micros(value: object, low: int, style: Style, spelled: str, *, text_too: bo
 
 
 def _parsed(text: str, spelled: str) -> int:
-    try:
+    with told_as(partial(BadValue, spelled)):
         return parse_duration(text)
-    except ValueError as error:
-        raise BadValue(spelled, str(error)) from None
 
 
 def _weights(value: object, spelled: str) -> tuple[tuple[str, float], ...]:
@@ -432,10 +427,8 @@ def of_files(table: Mapping[str, object]) -> str:
         if not number.isdecimal() or not isinstance(path, str):
             raise ValueError(f"{number} = {path!r} is no id and no file")
         schemas[int(number)] = _schema(base, path, str(message))
-    try:
+    with told_as(ValueError, instead=InvalidArgument):
         return packed(base, schemas, cast("str | None", header))
-    except InvalidArgument as error:
-        raise ValueError(str(error)) from None
 
 
 def _schema(base: str, path: str, message: str) -> object:

@@ -52,7 +52,7 @@ from penstock.config.vhost_sections import (
     Vhost,
     ViewSection,
 )
-from penstock.errors import InvalidArgument, shown
+from penstock.errors import InvalidArgument, shown, told_as
 from penstock.records.event_actions import Action
 from penstock.records.password_hashes import IN_SETTINGS, check_hash
 from penstock.records.rights import Tag
@@ -264,10 +264,8 @@ class User(Section):
         if self.password is not None and not self.password.get_secret_value():
             raise ValueError("the password is empty, and nobody logs in with one that is")
         if self.password_hash is not None:
-            try:
+            with told_as(ValueError, instead=InvalidArgument):
                 check_hash(self.password_hash.get_secret_value(), IN_SETTINGS[self.hashing], IN_SETTINGS.values())
-            except InvalidArgument as error:
-                raise ValueError(str(error)) from None
         return self
 
 

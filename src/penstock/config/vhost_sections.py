@@ -31,7 +31,7 @@ from penstock.config.sections import (
     Name,
     Section,
 )
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.declared_types import ExchangeType, TypeName
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MESSAGE_TYPES, SCHEMA_TYPES, wrong_type
@@ -275,10 +275,8 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _can_be(self) -> Self:
-        try:
+        with told_as(ValueError, instead=InvalidArgument):
             self.policy()
-        except InvalidArgument as error:
-            raise ValueError(str(error)) from None
         return self
 
 

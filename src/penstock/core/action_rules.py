@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
-from penstock.errors import InvalidArgument, ProtocolError
+from penstock.errors import InvalidArgument, ProtocolError, told_as
 from penstock.expr import Filter, TopicPattern, Value, compile_filter, compile_value
 from penstock.records import properties as header_codec
 from penstock.records.cron import Schedule, parse_schedule
@@ -254,10 +254,8 @@ class Rules:
 
 def pattern(text: str) -> TopicPattern:
     """A name or a pattern.  Raises InvalidArgument."""
-    try:
+    with told_as(InvalidArgument):
         return TopicPattern(text)
-    except ValueError as error:
-        raise InvalidArgument(str(error)) from None
 
 
 def compiled(action: Action) -> Rule:
@@ -291,10 +289,8 @@ def _prepared(step: Step) -> Prepared:
 
 def words(command: str) -> list[str]:
     """The words of a command, as a shell would part them.  Raises InvalidArgument."""
-    try:
+    with told_as(InvalidArgument, f"command {command!r}: "):
         found = shlex.split(command)
-    except ValueError as error:
-        raise InvalidArgument(f"command {command!r}: {error}") from None
     if not found:
         raise InvalidArgument("a command needs at least the name of a program")
     return found

@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 import orjson
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed, told_as
 from penstock.expr.bodies import body_type
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.regular_expressions import positions
@@ -420,10 +420,8 @@ def _told_of(schema: Any) -> tuple[bool, int]:
 def _read(text: str) -> Any:
     if len(text) > TEXT_MOST:
         raise InvalidArgument(f"json_schema has {len(text)} letters; {TEXT_MOST} are allowed")
-    try:
+    with told_as(InvalidArgument, "json_schema is no JSON: "):
         schema: Any = orjson.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"json_schema is no JSON: {error}") from None
     if type(schema) not in (dict, bool):
         raise InvalidArgument(f"json_schema is an object, not {text[:60]!r}")
     return schema

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import ExpressionError, InvalidArgument
+from penstock.errors import ExpressionError, InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.records.ddl import parse_ddl
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, SCHEMA_TYPES, MessageType, wrong_type
@@ -121,10 +121,8 @@ def _topic(take: Taker, name: str) -> str | None:
     text = str(take.text(name))
     if PATTERN_LETTERS.isdisjoint(text):
         return take.name(name)
-    try:
+    with told_as(InvalidArgument, f"option {name if name != 'path' else 'topic'}: "):
         topic_pattern(text)
-    except ValueError as error:
-        raise InvalidArgument(f"option {name if name != 'path' else 'topic'}: {error}") from None
     return text
 
 
@@ -149,10 +147,8 @@ def place(text: str) -> str:
 
 
 def _place(take: Taker, name: str) -> str:
-    try:
+    with told_as(InvalidArgument, f"option {name}: ", instead=InvalidArgument):
         return place(str(take.text(name)))
-    except InvalidArgument as error:
-        raise InvalidArgument(f"option {name}: {error}") from None
 
 
 def _filter(take: Taker, name: str) -> str:
@@ -183,10 +179,8 @@ def _schema(take: Taker, name: str) -> str:
     ddl = str(take.text(name))
     if _is_registered(ddl) or re.search(r"\b(not\s+null|comment)\b", ddl, re.IGNORECASE):
         return ddl  # Spark reads that too
-    try:
+    with told_as(InvalidArgument, f"option {name}: "):
         parse_ddl(ddl)
-    except ValueError as error:
-        raise InvalidArgument(f"option {name}: {error}") from None
     return ddl
 
 
@@ -214,10 +208,8 @@ def _direct(take: Taker, name: str) -> str:
 
 
 def _seconds(take: Taker, name: str) -> float:
-    try:
+    with told_as(InvalidArgument, f"option {name}: "):
         return parse_duration(str(take.text(name))) / 1e6
-    except ValueError as error:
-        raise InvalidArgument(f"option {name}: {error}") from None
 
 
 def _continuing(take: Taker, name: str) -> bool:

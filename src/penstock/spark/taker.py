@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from penstock.client.urls import with_trust
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.tokens import login_of
 from penstock.spark.remote import Where
 from penstock.units import parse_duration, parse_size
@@ -97,10 +97,8 @@ class Taker:
         value = self.text(name)
         if value is None:
             return None
-        try:
+        with told_as(InvalidArgument, f"option {name}: "):
             number = parse_size(value) if (number := whole(value)) is None else number
-        except ValueError as error:
-            raise InvalidArgument(f"option {name}: {error}") from None
         if not number:
             raise InvalidArgument(f"option {name} is {value[:SHOWN]!r}, and at least 1 byte is needed")
         return _bounded(name, value, number)
@@ -126,10 +124,8 @@ class Taker:
         if vhost is not None:
             raise InvalidArgument("option vhost: the vhost is part of the url, as in penstock://localhost/vhost")
         patience = self.text("patience")
-        try:
+        with told_as(InvalidArgument, "option patience: "):
             seconds = patience_s if patience is None else parse_duration(patience) / 1e6
-        except ValueError as error:
-            raise InvalidArgument(f"option patience: {error}") from None
         files = {name: self.text(name) for name in ("ca", "cert", "key")}
         verify = None if self.text("verify") is None else "on" if self.flag("verify") else "off"
         url = with_trust(url, **files, verify=verify)

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from penstock.config.foreign import amps_elements
 from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
-from penstock.errors import InvalidArgument, known_name
+from penstock.errors import InvalidArgument, known_name, told_as
 from penstock.records.cron import parse_schedule
 from penstock.records.dataclass import dataclass
 from penstock.records.event_actions import ENDS, LINK_EVENTS
@@ -220,10 +220,8 @@ def _reasons(value: str) -> list[str]:
 
 
 def _schedule(value: str) -> str:
-    try:
+    with told_as(ValueError, instead=InvalidArgument):
         parse_schedule(value)
-    except InvalidArgument as error:
-        raise ValueError(str(error)) from None
     return value
 
 

@@ -23,7 +23,7 @@ import orjson
 from penstock.core.state.durable import Binding, DurableState, ExchangeState
 from penstock.core.state.encoding import Shape, as_table, wrap
 from penstock.core.topology.ruling import Policies
-from penstock.errors import InvalidArgument, Sees, slips
+from penstock.errors import InvalidArgument, Sees, slips, told_as
 from penstock.records.field_tables import FieldValue, encode_table
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.queue_settings import QueueSettings
@@ -71,10 +71,8 @@ def table_of(text: str) -> dict[str, FieldValue]:
 
 def check_fields(what: str, arguments: Mapping[str, object]) -> None:
     """InvalidArgument for what no field table of AMQP has room for: nobody there could name it, or be told."""
-    try:
+    with told_as(InvalidArgument, f"arguments of {what}: ", instead=InvalidArgument):
         encode_table(arguments)
-    except InvalidArgument as error:
-        raise InvalidArgument(f"arguments of {what}: {error}") from None
 
 
 BINDING = Shape(
