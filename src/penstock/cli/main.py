@@ -80,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(tell_error(error, as_json=as_json))
     except WrongUsage as error:  # with --json alone: for a person it is told with the usage of the command
         sys.exit(tell_error(InvalidArgument(error.format_message()), as_json=True))
+    except (KeyboardInterrupt, typer.Abort):  # while what the command needs is loaded, or with --json
+        sys.exit(130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
