@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from pika import spec
 
 from crash_clients import GONE, Peer
+from forked import Forked, can_fork
 from soak import by_hand, slope
 from soak.books import Books
 from soak.clients import FlightLoad, Probe, Publisher, Sink, SoakClient, Visitor, Worker, drained
@@ -77,12 +78,14 @@ SQUEEZED = 24 << 20
 class Host:
     """The server's process and what it uses."""
 
+    loads = True  # as `LiveServer` has it, with all that it starts: its memory is its own, and so are its children
+
     def __init__(self, folder: Path, leak: str) -> None:
         self.folder = folder
         self.data = folder / "data"
         self.quota = folder / "quota"
         self.ready: dict[str, Any] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.started = 0.0
         self.lives = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -95,12 +98,16 @@ class Host:
         """Start, and wait for the doors."""
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
-        command = [sys.executable, str(TESTS / "soak" / "hosted.py"), "serve", str(self.folder / "settings.toml")]
+        command = [str(TESTS / "soak" / "hosted.py"), "serve", str(self.folder / "settings.toml")]
         command += ["--data", str(self.data), "--amqp", "127.0.0.1:0", "--flight", "127.0.0.1:0", "--http", "off"]
+        command += ["--ready-file", str(ready)]
         with (self.folder / "output.txt").open("ab") as output:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(ready)], stdout=output, stderr=output, env=self._environ
-            )
+            if self.loads or not can_fork(self._environ):
+                self.process = subprocess.Popen(
+                    [sys.executable, *command], stdout=output, stderr=output, env=self._environ
+                )
+            else:
+                self.process = Forked(command, stdout=output.fileno(), stderr=output.fileno(), env=self._environ)
         patience = Patience(START_S)
         while not ready.exists():
             if self.process.poll() is not None or patience.is_over():
