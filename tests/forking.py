@@ -33,6 +33,17 @@ SERVER = (
 )  # fmt: skip
 """What a server has loaded once it is ready, with all that these import."""
 
+MADE = (
+    "penstock.server.counters.Counters", "penstock.server.people.accounts.Accounts",
+    "penstock.server.sockets.strangers.Terms", "penstock.log.mending.Recovery", "penstock.records.entries.Publishes",
+    "penstock.records.entries.Control", "penstock.records.entries.Moves", "penstock.records.entries.Group",
+    "penstock.core.state.durable.DurableState", "penstock.core.acted.Acted", "penstock.server.opening.Recovered",
+    "penstock.log.writer.Commit", "penstock.log.rewrite_plan.Aims", "penstock.server.flight.decided.GroupLimits",
+    "penstock.server.sql.queries.SqlLimits", "penstock.server.flight.door.FlightLimits",
+    "penstock.server.flight.connections.Strangers", "penstock.server.app.Ready",
+)  # fmt: skip
+"""Of what each server makes one in its first moments: how is worked out with the first, for a fifth of a start."""
+
 COMMANDS = ("penstock.client.client", "rich.progress", "rich.table")
 """What most commands load beside it."""
 
@@ -55,11 +66,20 @@ def load() -> None:
     launching.do_without_pandas()
     for module in (*SERVER, *BESIDE, *COMMANDS):
         importlib.import_module(module)
+    for place in MADE:
+        module, _, name = place.rpartition(".")
+        made = getattr(sys.modules[module], name)
+        with contextlib.suppress(TypeError):  # most take arguments
+            made.__init__(object.__new__(made))
     sys.meta_path[:] = finders  # a command may want pandas
     from penstock.cli import main as tree
 
     tree.whole()
-    tree.command("serve")
+    root = tree.command("serve")
+    with root.make_context("penstock", ["serve"]) as context:  # how options are read is worked out with the first
+        _, serve, _ = root.resolve_command(context, ["serve"])
+        assert serve is not None
+        serve.make_context("serve", [], context).close()
 
 
 RESERVED_MOST = 256 << 20
