@@ -19,7 +19,7 @@ from penstock.cli.output import (
     write_table,
 )
 from penstock.cli.queues import Yes, confirmed
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, told_as
 from penstock.records.declared_types import QUEUE_TYPES
 
 if TYPE_CHECKING:
@@ -150,10 +150,8 @@ def read_password(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         given = cast("str", typer.prompt("password", hide_input=True, confirmation_prompt=True, err=True))
     elif given is None:
-        try:
+        with told_as(InvalidArgument, "the password from standard input is no text: ", instead=UnicodeDecodeError):
             given = sys.stdin.readline().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(f"the password from standard input is no text: {error}") from None
     if not given:
         raise InvalidArgument("the password is empty; `penstock user clear-password` lets nobody log in")
     return given

@@ -17,7 +17,7 @@ from typing import cast
 from penstock.config.exclusions import refuse_impossible
 from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, read_queue_settings
 from penstock.config.queue_values import BadValue, argument_name, read_value, written
-from penstock.errors import InvalidArgument, PreconditionFailed, known_name, shown
+from penstock.errors import InvalidArgument, PreconditionFailed, known_name, shown, told_as
 from penstock.records.declared_types import MAX_AGE, QUEUE_TYPES, QueueType
 from penstock.records.queue_settings import APPLY_TO, Origin, Policy, QueueSettings
 from penstock.records.regular_expressions import PatternError, compile_pattern
@@ -144,10 +144,8 @@ def _read_pattern(where: str, pattern: object) -> str:
     if not isinstance(pattern, str):
         wrong = "is missing" if pattern is None else f"{shown(pattern)} is not text"
         raise InvalidArgument(f"{where}the pattern {wrong}")
-    try:
+    with told_as(InvalidArgument, f"{where}pattern '{pattern}': ", instead=PatternError):
         compile_pattern(pattern)
-    except PatternError as error:
-        raise InvalidArgument(f"{where}pattern '{pattern}': {error}") from None
     return pattern
 
 
@@ -365,10 +363,8 @@ def queue_settings(arguments: Mapping[str, object], queue: str = "", vhost: str 
 def _age(value: object, where: str) -> int:
     """Milliseconds of an `x-max-age`."""
     text = value.decode(errors="replace") if isinstance(value, bytes) else value
-    try:
+    with told_as(PreconditionFailed, f"invalid arg '{MAX_AGE}'{where}: invalid_max_age: "):
         return parse_age(text if isinstance(text, str) else repr(text)) // 1000
-    except ValueError as error:
-        raise PreconditionFailed(f"invalid arg '{MAX_AGE}'{where}: invalid_max_age: {error}") from None
 
 
 def _type_of(arguments: Mapping[str, object], where: str) -> QueueType:

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.errors import shown
+from penstock.errors import shown, told_as
 from penstock.units import format_address, parse_duration, parse_size, shown_address
 
 MIB = 1 << 20
@@ -145,10 +145,8 @@ def _network(value: object) -> object:
     """An address or a network, as it was written."""
     if not isinstance(value, str):
         return value
-    try:
+    with told_as(ValueError, f"{value!r} is no address and no network, as 10.0.0.7 or 10.0.0.0/8 are: "):
         ip_network(value)
-    except ValueError as error:
-        raise ValueError(f"{value!r} is no address and no network, as 10.0.0.7 or 10.0.0.0/8 are: {error}") from None
     return value
 
 

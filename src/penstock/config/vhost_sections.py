@@ -45,10 +45,8 @@ Right: TypeAlias = StrictBool | Name
 
 
 def _expression(value: str) -> str:
-    try:
+    with told_as(ValueError, instead=PatternError):
         compile_pattern(value)
-    except PatternError as error:
-        raise ValueError(str(error)) from None
     return value
 
 

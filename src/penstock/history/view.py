@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, told_as
 from penstock.log import checkpoints
 from penstock.log.archive import Shown, archive_disk
 from penstock.log.catalog import Catalog, Chosen, Segment, whole_from
@@ -318,10 +318,8 @@ class Folder:
             file = self.disk.open(place.name, readonly=True)
         except FileNotFoundError:
             raise Moved(place.name) from None
-        try:
+        with told_as(LogDamaged, f"{place.name} is no segment of this log: ", instead=NotASegment):
             header, size = read_header(file)
-        except NotASegment as error:
-            raise LogDamaged(f"{place.name} is no segment of this log: {error}") from None
         if header.origin != origin:
             raise LogDamaged(f"{place.name} belongs to another data folder (origin {header.origin}, not {origin})")
         if (header.first, header.generation) != (place.first, place.generation):

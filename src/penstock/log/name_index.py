@@ -39,7 +39,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from crc32c import crc32c
 
-from penstock.errors import LogDamaged
+from penstock.errors import LogDamaged, told_as
 from penstock.log.catalog import Segment
 from penstock.log.frame import Frame, FrameReader, NotAFrame, Window, sound
 from penstock.log.reader import damaged
@@ -121,10 +121,8 @@ class Source:
 
 
 def _header(file: File, name: str) -> tuple[SegmentHeader, int]:
-    try:
+    with told_as(LogDamaged, f"{name} is no segment of this log: ", instead=NotASegment):
         return read_header(file)
-    except NotASegment as error:
-        raise LogDamaged(f"{name} is no segment of this log: {error}") from None
 
 
 FOLDER = "index"

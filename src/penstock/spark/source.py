@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from penstock.errors import InvalidArgument, NotFound, PenstockError
+from penstock.errors import InvalidArgument, NotFound, PenstockError, told_as
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
 from penstock.spark.remote import BATCH_PATIENCE_S, remote
@@ -139,10 +139,8 @@ class DefaultSource(PenstockSource):
 def has_messages(options: ReadOptions) -> bool:
     """Whether what option `view` names has messages for its rows, as a topic has.  NotFound when it is not there."""
     server = remote(options.where)
-    try:
+    with told_as(NotFound, f"option view: there is no view {options.view!r}, and ", instead=NotFound):
         told = server.act("topic", topic=options.view, exchange=options.exchange or None, vhost=server.vhost)
-    except NotFound as error:
-        raise NotFound(f"option view: there is no view {options.view!r}, and {error}") from None
     return bool(told["kind"] == "topic")
 
 
