@@ -79,7 +79,7 @@ class RecordSource(Source[list[Event]]):
             self._filter.require_deterministic("a subscription that tells what leaves its focus")
         self._terms = parse_order(wish.order_by or None)
         self._window = None if wish.top_n is None else Window(self._terms, wish.top_n, wish.skip_n)
-        self._reads = sow.rule.message_type  # what is asked of bodies is asked of this type
+        self._reads: str = sow.rule.message_type  # what is asked of bodies is asked of this type
         self._index = sow.index.fork() if wish.knowing else Index()
         self._focus = Index()  # keys that the subscriber has been told of and that match
         self._drops = deque[_Drop]()
