@@ -13,8 +13,8 @@ from random import Random
 from typing import Any, TypeAlias
 from unittest.mock import patch
 
-from penstock.core.queue import delays, expiry, flow, held, owning, shares, staging, trimming, yielding
-from penstock.core.queue.dispatching import dispatch, joining, recalled, takers
+from penstock.core.queue import contents, delays, expiry, held, owning, shares, staging, trimming, yielding
+from penstock.core.queue.dispatching import dispatch, recalled, takers
 from penstock.core.queue.settling import leases
 
 Bound: TypeAlias = tuple[tuple[Any, ...], str, tuple[int, ...]]
@@ -38,7 +38,7 @@ BOUNDS: tuple[Bound, ...] = (
     ((dispatch,), "LOOK_LEAST", (1, 2)),
 )
 STEPS: tuple[Bound, ...] = (
-    ((leases, joining, flow, delays, trimming), "STEP_MOST", (1, 2, 5)),
+    ((leases, contents, delays, trimming), "STEP_MOST", (1, 2, 5)),
     ((leases, delays), "STEP_RUNS", (1, 2)),
     ((delays,), "STEP_TIMES", (1, 2, 5)),
 )

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.effects import Verb
-from penstock.core.queue import delays, expiry, flow, timetable
-from penstock.core.queue.dispatching import joining
+from penstock.core.queue import contents, delays, expiry, timetable
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import leases
@@ -19,7 +18,7 @@ from unit.core.world import SECOND, World, header
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (leases, joining, flow, delays):
+    for module in (leases, contents, delays):
         monkeypatch.setattr(module, "STEP_MOST", 10)
     monkeypatch.setattr(delays, "STEP_TIMES", 5)
     monkeypatch.setattr(leases, "GATHERED_MOST", 4)
@@ -209,3 +208,16 @@ def test_what_expires_together_goes_in_steps_and_nobody_gets_it_meanwhile(
     assert step(world, queue, lambda: world.inbox[consumer] in ([], [last]) or pytest.fail("got what had expired")) > 3
     assert queue.ready == 0
     assert world.inbox[consumer] == ([last] if own else [])
+
+
+def test_what_is_looked_up_by_key_goes_back_in_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contents, "STEP_MOST", 4 * contents.OF_KEYS)
+    world, steps = World(), list[int]()
+    for name, key in (("plain", None), ("keyed", "/k")):
+        queue = world.declare(name, fairness_key=key)
+        consumer, held = holding(world, queue, 96)
+        world.core.unsubscribe(world.now, consumer, requeue=True)
+        steps.append(step(world, queue))
+        assert queue.ready == len(held)
+    assert steps[0] == 0, "at once"
+    assert steps[1] >= 10

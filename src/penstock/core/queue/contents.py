@@ -21,13 +21,16 @@ from penstock.core.queue.parts import (
     NO_TAIL,
     QueueParts,
 )
-from penstock.core.queue.settling.leases import SLOT
+from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares import Shares
 from penstock.core.queue.whole import LEASES, SHARES, TRIM, WAITING, Place, State
 from penstock.records.causes import REPLACED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
 from penstock.records.kinds import Kind
+
+OF_KEYS = 16
+"""A message whose key is looked up as it comes back takes the time of so many others."""
 
 
 class Contents(QueueParts):
@@ -184,6 +187,11 @@ class Contents(QueueParts):
     def looks_on(self, targets: TargetList) -> bool:
         """Whether a filter has messages that it has not looked at."""
         return targets.busy or targets.stop(self.main, END) is not None
+
+    @property
+    def step_most(self) -> int:
+        """Messages that leave their consumers in one step, about: fewer where each has a key to be looked up."""
+        return STEP_MOST if self.shares is None else max(STEP_MOST // OF_KEYS, 1)
 
     def take_ready(self, count: int) -> list[Run]:
         """Take up to `count` ready messages in the order of dispatch; with tenants, of those whose turn it is."""

@@ -50,7 +50,6 @@ from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, vie
 from penstock.core.queue.owning import ELSEWHERE
 from penstock.core.queue.parts import NO_EXPIRY
 from penstock.core.queue.settling.attempts import spent
-from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import time_out
 from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of, stages_of
@@ -331,10 +330,10 @@ class Entry:
 
 
 def end_leases(queue: Contents, now: Now, sink: Sink) -> None:
-    """Take what ended back, `STEP_MOST` at most; `lease_due` has passed while there is more."""
+    """Take what ended back, a step of it at most; `lease_due` has passed while there is more."""
     queue.lease_due = NEVER
     in_order = queue.leases_in_order
-    most = STEP_MOST
+    most = queue.step_most
     for consumer in [one for one in queue.holders() if not one.leaving]:
         runs = consumer.leases.ended(now.mono, in_order, most) if most > 0 else []
         if runs:

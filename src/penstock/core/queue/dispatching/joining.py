@@ -21,7 +21,7 @@ from penstock.core.queue.dispatching.granting import grant
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.held import activate
 from penstock.core.queue.order.runs import NEVER, Run
-from penstock.core.queue.settling.leases import SLOT, STEP_MOST
+from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import give_back
 from penstock.core.queue.whole import LEAVING
 from penstock.errors import AccessRefused, InvalidArgument
@@ -135,7 +135,7 @@ def _fail(queue: Contents, now: Now, failed: Sequence[tuple[Consumer, list[Run]]
 def leave(queue: Contents, now: Now, sink: Sink) -> None:
     """One step of giving back what those hold who left."""
     queue.agenda &= ~LEAVING
-    most = STEP_MOST
+    most = queue.step_most
     for consumer in [one for one in queue.all_consumers if one.leaving]:
         if most <= 0:
             queue.agenda |= LEAVING
