@@ -86,12 +86,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.close()  # the reader of our output went away; there is nobody to tell
         sys.exit(1)
     except (OSError, RuntimeError) as error:
-        if is_no_more(error):
-            sys.exit(tell_error(SettingsError(NO_MORE + bound_on_addresses()), as_json=as_json))
-        if not isinstance(error, OSError) or error.errno not in NO_FILE or error.filename is None:
+        told = _of_this_machine(error)
+        if told is None:
             raise
-        what = f"{shown(str(error.filename))}: {error.strerror}"
-        sys.exit(tell_error(InvalidArgument(what), as_json=as_json))
+        sys.exit(tell_error(told, as_json=as_json))
+
+
+def _of_this_machine(error: OSError | RuntimeError) -> PenstockError | None:
+    """What a person is told where memory or threads are short, or a file cannot be had; None: it is a fault of ours."""
+    if is_no_more(error):
+        return SettingsError(NO_MORE + bound_on_addresses())
+    if not isinstance(error, OSError) or error.errno not in NO_FILE or error.filename is None:
+        return None
+    return InvalidArgument(f"{shown(str(error.filename))}: {error.strerror}")
 
 
 def with_standard_files() -> None:

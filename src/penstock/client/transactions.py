@@ -93,7 +93,7 @@ class Block(Once, ABC):
 
     @abstractmethod
     def commit(self) -> object:
-        """Do all of it."""
+        """Do all of it, or nothing."""
 
     def rollback(self) -> None:
         """Forget it: messages are held as before."""

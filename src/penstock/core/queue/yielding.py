@@ -43,7 +43,7 @@ class Yielding:
         self._back: dict[int, int] = {}  # of who came back since, the place
 
     def entered(self, run: Run, ranks: Ranks | None) -> None:
-        """These became ready."""
+        """These became ready since the look, if there was one."""
         last = self._last
         if last is None or (ranks is None and not run.place and run.chunk[0] > last[1]):
             return
