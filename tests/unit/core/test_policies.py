@@ -13,12 +13,14 @@ from penstock.core.queue.queue import Queue
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.encoding import dump, dump_settings
 from penstock.core.state.fold import Fold
+from penstock.core.topology import ruling
 from penstock.core.topology.ruling import Policies
 from penstock.errors import ExpressionError, NotFound, PreconditionFailed
 from penstock.records.chunks import pack_pairs
 from penstock.records.entries import Control, Entry, Group
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import AddressSetting, Policy, QueueSettings, Retry
+from penstock.records.regular_expressions import Compiled
 from unit.core.world import START, World, to_table
 
 MS = 1000
@@ -72,6 +74,26 @@ def test_the_pattern_is_found_anywhere_in_the_name(world: Ruled) -> None:
     world.put(policy("p", "jobs", message_ttl=5))
     assert inside.settings.message_ttl == 5 * MS
     assert apart.settings.message_ttl is None
+
+
+def test_a_change_reads_its_own_pattern_alone(world: Ruled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are more than whoever compiles them remembers."""
+    read, compiled = list[str](), ruling.compile_pattern
+
+    def counted(pattern: str) -> Compiled:
+        read.append(pattern)
+        return compiled(pattern)
+
+    monkeypatch.setattr(ruling, "compile_pattern", counted)
+    world.put(*(policy(f"p{n}", f"^z{n}$", max_length=n) for n in range(20)))
+    queue = world.declare("q")
+    read.clear()
+    world.put(policy("last", "^q$", max_length=3))
+    assert queue.settings.max_length == 3
+    world.put(policy("last", "^r$", max_length=3))
+    assert queue.settings.max_length is None
+    world.drop("last")
+    assert set(read) == {"^q$", "^r$"}
 
 
 def test_exactly_one_policy_rules_and_it_is_the_one_with_the_highest_priority(world: Ruled) -> None:

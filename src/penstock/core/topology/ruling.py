@@ -164,16 +164,19 @@ class Policies:
         self.addresses: dict[tuple[str, str, bool], AddressSetting] = {}
         self.exchanges: dict[tuple[str, str], ExchangeRule] = {}  # what is in force, by (vhost, name)
         self._orders: dict[tuple[bool, str], list[tuple[Policy, Compiled]]] = {}  # the strongest first
+        self._patterns: dict[Key, Compiled] = {}  # of those that have stood in an order
         self._ruled = Remembered[tuple[object, ...], tuple[QueueSettings, Ruling]](REMEMBERED)
 
     # -- one method for each kind of record
 
     def put(self, policy: Policy) -> None:
         self.all[policy.key] = policy
+        self._patterns.pop(policy.key, None)
         self._forget()
 
     def delete(self, key: Key) -> None:
         self.all.pop(key, None)
+        self._patterns.pop(key, None)
         self._forget()
 
     def put_address(self, setting: AddressSetting) -> None:
@@ -236,8 +239,15 @@ class Policies:
                     found[-one.priority, one.name] = one
             order = self._orders[operator, vhost] = []
             for place in sorted(found):
-                order.append((found[place], compile_pattern(found[place].pattern)))
+                order.append((found[place], self._compiled(found[place])))
         return order
+
+    def _compiled(self, policy: Policy) -> Compiled:
+        """Its pattern, kept here: of very many each change would else compile them all anew."""
+        pattern = self._patterns.get(policy.key)
+        if pattern is None:
+            pattern = self._patterns[policy.key] = compile_pattern(policy.pattern)
+        return pattern
 
     def rule(
         self,
