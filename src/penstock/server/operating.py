@@ -66,7 +66,7 @@ _VALUES: Mapping[str, tuple[str, str]] = {
 
 def events_between(before: bytes, after: bytes, fixed: Collection[str] = ("/",)) -> list[Event]:
     """before, after: all that is kept, as `Accounts.state` gives it.  fixed: vhosts that are always there."""
-    old, new = orjson.loads(before), orjson.loads(after)
+    old, new = _differing(orjson.loads(before), orjson.loads(after))
     gone = _by(old, "users", ("name",)).keys() - _by(new, "users", ("name",)).keys()
     gone |= _by(new, "removed", ("name",)).keys() - _by(old, "removed", ("name",)).keys()
     rights = [one for row in _PERMISSIONS for one in _of(row, old, new)]
@@ -75,6 +75,22 @@ def events_between(before: bytes, after: bytes, fixed: Collection[str] = ("/",))
     vhosts = [_of_fixed(*one) if one[1]["name"] in fixed else one for one in _of(_VHOSTS, old, new)]
     deleted: Sequence[Event] = [("user.deleted", {"name": name}) for (name,) in sorted(gone)]
     return [*ended, *deleted, *_of_users(old, new), *vhosts, *_of_values(old, new), *made]
+
+
+def _differing(old: Fields, new: Fields) -> tuple[Fields, Fields]:
+    """Both without the rows with which each list begins, and ends, in both: of very many a change touches one."""
+    parts = {kind: _between(old.get(kind, []), new.get(kind, [])) for kind in {*old, *new}}
+    return {kind: part[0] for kind, part in parts.items()}, {kind: part[1] for kind, part in parts.items()}
+
+
+def _between(old: list[Fields], new: list[Fields]) -> tuple[list[Fields], list[Fields]]:
+    first = behind = 0
+    most = min(len(old), len(new))
+    while first < most and old[first] == new[first]:
+        first += 1
+    while behind < most - first and old[-1 - behind] == new[-1 - behind]:
+        behind += 1
+    return old[first : len(old) - behind], new[first : len(new) - behind]
 
 
 def _by(told: Fields, kind: str, keys: tuple[str, ...]) -> dict[tuple[Any, ...], Fields]:
