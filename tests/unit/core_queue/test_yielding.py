@@ -105,3 +105,24 @@ def test_a_part_of_very_many_is_kept() -> None:
     first = one.next(10 * yielding.PORTION)
     assert first == list(range(1, 4 * yielding.PORTION + 1))
     assert told(one) == []
+
+
+def test_as_many_are_kept_of_a_look_as_are_wanted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit that is set far below what waits has all looked at once a step, not once for a part of it."""
+    monkeypatch.setattr(yielding, "PORTION", 4)
+    looks = list[int]()
+    look = Yielding.look
+
+    def counted(self: Yielding, runs: Any, ranks: Any, count: int = 0) -> None:
+        looks.append(count)
+        look(self, runs, ranks, count)
+
+    monkeypatch.setattr(Yielding, "look", counted)
+    with Broker({"queue": [{"name": "q", "fairness_key": "/k"}]}) as broker:
+        for n in range(DEPTH):
+            broker.publish("q", body(n))
+        broker.alter("q", max_length=5)
+        assert broker.stats("q")["ready"] == 5
+        left = {orjson.loads(message.body)["n"] for message in broker.subscribe("q", max_backlog=9).take()}
+    assert left == set(range(DEPTH - 5, DEPTH))
+    assert looks == [DEPTH - 5]

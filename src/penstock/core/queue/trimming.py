@@ -103,7 +103,7 @@ def _of_all(queue: Contents, count: int) -> list[Run]:
     while count > 0 and queue.ready:
         lsns = yielding.next(count)
         if not lsns:
-            yielding.look((run for _, run, _ in queue.standing("ready")), queue.ranks)
+            yielding.look((run for _, run, _ in queue.standing("ready")), queue.ranks, count)
             continue
         runs = queue.extract_ready(ascending_chunk(lsns))
         count -= sum([len(run.chunk) for run in runs])

@@ -64,19 +64,22 @@ class Yielding:
         if len(self._late) + len(self._back) > PORTION + self._first.shape[1]:
             self.forget()
 
-    def look(self, runs: Iterable[Run], ranks: Ranks | None) -> None:
-        """These are all that are ready, in no order."""
+    def look(self, runs: Iterable[Run], ranks: Ranks | None, count: int = 0) -> None:
+        """These are all that are ready, in no order; of them `count` are wanted at once."""
         self.forget()
         keys = keys_of(runs, ranks)
-        count = keys.shape[1]
-        if count:
-            order = np.lexsort(keys[::-1])[: max(PORTION, count // PART)]
+        if keys.shape[1]:
+            order = np.lexsort(keys[::-1])[: max(PORTION, keys.shape[1] // PART, count)]
             self._first = keys[:, order]
             turn, place, lsn = self._first[:, -1].tolist()
             self._last = turn, place, lsn
 
     def next(self, count: int) -> list[int]:
-        """LSNs of up to so many, in order; some may have left.  None: all must be looked at."""
+        """LSNs of up to so many, in order; some may have left.  Without any, all must be looked at."""
+        if not self._late and not self._back:
+            told: list[int] = self._first[2, self._at : self._at + count].tolist()
+            self._at += len(told)
+            return told
         out = list[int]()
         while len(out) < count and (key := self._pop()) is not None:
             _, place, lsn = key
