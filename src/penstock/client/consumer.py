@@ -147,20 +147,15 @@ class Consumer(OfThisProcess, Generic[B]):
     def _messages(self, rows: Rows) -> Iterator[Message[B]]:
         period, rows.keeper = self._exchange.answers.lease_period, self
         made: Iterator[Message[B]] = map(partial(Message, rows, consumer=self._exchange), range(len(rows)))
-        return self._leased(rows.came + period, made) if period else made
+        return self._leased(rows, period, made) if period else made
 
-    def _leased(self, sure_until: float, messages: Iterator[Message[B]]) -> Iterator[Message[B]]:
-        """But for those whose lease has ended while they waited here: the server has given them to somebody else.
-
-        Both clocks have to say so: time since they came, of a lease that began before, and the time of its end, which
-        may be later than was known and is told by the server's clock.
-        """
-        clock = time.monotonic
-        for message in messages:
-            if clock() < sure_until or (until := message.lease_until) is None or until.timestamp() > time.time():
-                yield message
-            else:
+    def _leased(self, rows: Rows, period: float, messages: Iterator[Message[B]]) -> Iterator[Message[B]]:
+        """But for those whose lease has ended while they waited here: the server has given them to somebody else."""
+        for row, message in enumerate(messages):
+            if rows.outlived(row, period):
                 self._past.lapse()
+            else:
+                yield message
 
     def take_batch(self, timeout: Duration | None = None) -> Batch[B] | None:
         """What came together, as one Arrow batch; None and errors as of `take`."""

@@ -73,6 +73,7 @@ class Answers:
         self.ended: End | None = None
         self._changed = threading.Condition()
         self._terms: dict[str, Any] | None = None  # as the server told them
+        self.strict = False  # a settle has no effect once the lease has ended
         self._replies: dict[int, dict[str, Any]] = {}  # to replacements, by number
         self.heard = 0  # number of the last question about settles that was answered
 
@@ -119,6 +120,7 @@ class Answers:
         if not isinstance(terms["consumer"], str):
             raise TypeError(f"consumer is {shown(terms['consumer'])}, not text")
         self.half = GATHERED if limit is None else max(1, limit // 2)
+        self.strict = bool(terms.get("strict"))
         self._terms = terms
 
     # -- those that wait
@@ -259,6 +261,8 @@ class Exchange:
         """Settle several rows alike, at once; False as of `settle`."""
         if not self._holds(verb, len(chosen), f"{len(chosen):,} messages"):
             return False
+        if self.answers.strict and self._ended(verb, rows, chosen, f"{len(chosen):,} messages"):
+            return False
         self.flush()
         with self._lock:
             try:
@@ -283,16 +287,37 @@ class Exchange:
         if self._lost is None:
             return True
         if verb != "unseen":
-            self._past.stale += count
-            told = "%s of %r has no effect: the connection it came over was lost, and it comes again"
-            logger.log(logging.DEBUG if self._late else logging.WARNING, told, verb, what)
-            self._late = True
+            self._too_late(verb, count, what, "the connection it came over was lost")
         return False
 
+    def _too_late(self, verb: str, count: int, what: object, why: str) -> None:
+        """Count a settle that has no effect; the first time whoever reads the log is told."""
+        self._past.stale += count
+        told = "%s of %r has no effect: %s, and it comes again"
+        logger.log(logging.DEBUG if self._late else logging.WARNING, told, verb, what, why)
+        self._late = True
+
+    def _ended(self, verb: str, rows: Rows, chosen: Sequence[int], what: object) -> bool:
+        """Whether the leases of all these rows had ended, so that the server heeds no settle of them; says so.
+
+        Of leases that were extended, or of which some had ended, the server knows.
+        """
+        if verb == "extend":
+            rows.extended = True
+        period = self.answers.lease_period
+        if rows.extended or not period or not all(rows.outlived(row, period) for row in chosen):
+            return False
+        self._too_late(verb, len(chosen), what, "its lease had ended")
+        return True
+
     def settle(self, message: Message, verb: str, delay: int | None, reason: str | None) -> bool:
-        """Gather one settle; False where the server has taken the message back with a lost connection."""
+        """Gather one settle; False where the server has taken the message back, with a lost connection or by time."""
         if (self.closed or self.answers.ended is not None) and not self._holds(verb, 1, message):
             return False
+        if self.answers.strict:
+            rows, row = message.place
+            if self._ended(verb, rows, (row,), message):
+                return False
         with self._lock:
             self._gathered.append((message.lsn, message.attempt, verb, delay, reason, message.queue))
             self._settles += 1

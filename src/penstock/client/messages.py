@@ -10,6 +10,7 @@ messages and looking at their bodies makes no dictionary of headers.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import field
@@ -79,7 +80,7 @@ def reason_of(failure: BaseException | str) -> str:
 class Rows:
     """The columns of one batch as lists, made when first asked for."""
 
-    __slots__ = ("_lists", "batch", "came", "keeper", "read")
+    __slots__ = ("_lists", "batch", "came", "extended", "keeper", "read")
 
     def __init__(self, batch: pa.RecordBatch, read: Reader = plain, came: float = 0.0, keeper: object = None) -> None:
         """read: what the values of its messages are.  came: when it did, monotonic seconds.
@@ -89,6 +90,7 @@ class Rows:
         self.keeper = keeper
         self.read = read
         self.came = came
+        self.extended = False  # how long one of them is leased is known to the server alone
         self.batch = batch
         self._lists = dict[str, list[Any]]()
 
@@ -106,7 +108,18 @@ class Rows:
 
     def after(self, first: int) -> Rows:
         """The rows from `first` on."""
-        return Rows(self.batch.slice(first), self.read, self.came, self.keeper)
+        rest = Rows(self.batch.slice(first), self.read, self.came, self.keeper)
+        rest.extended = self.extended
+        return rest
+
+    def outlived(self, row: int, period: float) -> bool:
+        """Whether the lease of a row has ended, which was for `period` seconds when it came: by both
+        clocks, as its end may be later than was known, and is told by the server's.
+        """
+        if time.monotonic() < self.came + period:
+            return False
+        until = cast("datetime | None", self.value("lease_until", row))
+        return until is not None and until.timestamp() <= time.time()
 
     def unseen(self, first: int) -> pa.RecordBatch:
         """What gives the rows from `first` on back as nobody has seen them: columns of `SETTLE`."""
@@ -350,7 +363,7 @@ class Message(Values, OfThisProcess, Generic[B]):
 
     def ack(self, *, publish: Iterable[Following] = ()) -> bool:
         """Done: it will not come again.  False, as of each way to settle: too late, it comes again all the same, for
-        the connection that it came over was lost.
+        the connection that it came over was lost, or its lease has ended and `leasing` is `strict`.
 
         publish    messages, (topic, body) or (topic, body, options of `publish`), that are published with the ack, both
                    or neither; then this waits until all is durable.  `Client.transaction` does the same with more.

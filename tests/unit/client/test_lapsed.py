@@ -1,4 +1,6 @@
-"""What waits in a client until its lease has ended is somebody else's, and is not handed out."""
+"""What waits in a client until its lease has ended is somebody else's, and is not handed out; under `strict` leasing
+what was taken is then not settled either, and who tries is told.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 
 import penstock
-from penstock.client import consumer
+from penstock.client import consumer, messages
 from penstock.client.client import Client
 from penstock.client.consumer import Consumer
 from penstock.testing import Broker
@@ -36,11 +38,14 @@ House: TypeAlias = "tuple[Broker, Clock, Client]"
 
 
 @contextmanager
-def house(monkeypatch: pytest.MonkeyPatch, lease: str | None = "30s") -> Generator[House]:
-    settings = {"name": "q"} if lease is None else {"name": "q", "lease_period": lease}
-    with Broker({"queue": [settings]}) as broker:
+def house(
+    monkeypatch: pytest.MonkeyPatch, lease: str | None = "30s", leasing: str = "sublet", *more: dict[str, Any]
+) -> Generator[House]:
+    settings = {"name": "q", "leasing": leasing} | ({} if lease is None else {"lease_period": lease})
+    with Broker({"queue": [settings, *more]}) as broker:
         clock = Clock(broker)
-        monkeypatch.setattr(consumer, "time", clock)
+        for module in (consumer, messages):
+            monkeypatch.setattr(module, "time", clock)
         with penstock.connect(broker.flight_url) as client:
             for number in range(3):
                 broker.publish("q", b"%d" % number)
@@ -114,3 +119,66 @@ def test_without_a_period_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         assert taken(slow) == (b"0", 1)
         pass_time(broker, clock, 86_400)
         assert [taken(slow) for _ in range(2)] == [(b"1", 1), (b"2", 1)]
+
+
+def test_under_strict_leasing_a_settle_after_the_end_of_a_lease_says_that_it_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        first, second, third = (slow.take(5.0) for _ in range(3))
+        assert first is not None
+        assert second is not None
+        assert third is not None
+        pass_time(broker, clock, 29)
+        assert first.ack()
+        slow.flush()
+        pass_time(broker, clock, 2)
+        with caplog.at_level(logging.WARNING, "penstock.client"):
+            assert not second.ack()
+            with third:
+                pass
+        assert [one.outcome for one in (first, second, third)] == ["ack", "lost", "lost"]
+        assert [record.getMessage() for record in caplog.records if "lease" in record.getMessage()] == [
+            f"ack of {second!r} has no effect: its lease had ended, and it comes again"
+        ]
+        slow.flush()
+        assert slow.stale == 2
+        assert sorted(taken(slow) for _ in range(2)) == [(b"1", 2), (b"2", 2)]
+
+
+def test_a_batch_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        slow.catch_up()
+        batch = slow.take_batch(5.0)
+        assert batch is not None
+        pass_time(broker, clock, 31)
+        assert not batch.ack()
+        assert [one.outcome for one in batch] == ["lost"] * len(batch)
+        assert slow.stale == len(batch)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_lease_that_was_extended_is_the_servers_to_judge(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
+    with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
+        slow.catch_up()
+        batch = slow.take_batch(5.0)
+        assert batch is not None
+        assert all([batch.extend("1h")] if whole else [one.extend("1h") for one in batch])
+        slow.flush()
+        pass_time(broker, clock, 3_000)
+        assert batch.ack()
+        slow.flush()
+        assert (slow.stale, broker.stats("q")["acked"]) == (0, len(batch))
+
+
+@pytest.mark.parametrize("leasing", ["sublet", "strict"])
+def test_what_somebody_may_still_settle_is_told_to_the_server(monkeypatch: pytest.MonkeyPatch, leasing: str) -> None:
+    other = {"name": "q2", "lease_period": "30s", "leasing": "sublet"}
+    pattern = house(monkeypatch, "30s", leasing, other)
+    with pattern as (broker, clock, client), client.consume("q[2]?$", backlog=3) as slow:
+        message = slow.take(5.0)
+        assert message is not None
+        pass_time(broker, clock, 31)
+        assert message.ack()
+        slow.flush()
+        assert slow.stale == (leasing == "strict")

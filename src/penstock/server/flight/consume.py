@@ -65,6 +65,7 @@ def terms_of(wish: Subscription) -> dict[str, object]:
         "effective_backlog": limit,
         "queues": names[:NAMES_TOLD],
         "lease_period": min(filter(None, leases), default=None),  # microseconds, the shortest of them; null: no end
+        "strict": wish.pattern is None and _all_strict(wish),  # settles have no effect once the lease has ended
         "leased": not wish.no_ack and wish.pattern is None and _all_leased(wish),  # what is not settled comes again
     }
     if limit is not None and asked is not None and limit < asked:
@@ -74,6 +75,10 @@ def terms_of(wish: Subscription) -> dict[str, object]:
 
 def _all_leased(wish: Subscription) -> bool:
     return all(one.queue.settings.semantics == "at-least-once" for one in wish.consumers.values())
+
+
+def _all_strict(wish: Subscription) -> bool:
+    return all(one.queue.settings.leasing == "strict" for one in wish.consumers.values())
 
 
 class Exchange(Receiver):
