@@ -92,7 +92,7 @@ def test_a_batch_with_too_many_rows_that_fail_a_rule_leaves_nothing(lab: Lab, tm
     ]
     one = running(
         lab, tmp_path, name="mostly", **{"from": {"queue": "mostly", "columns": "id BIGINT"}},
-        sql="SELECT id FROM input", to=[{"queue": "mostly-out"}], expect=expect,
+        sql="SELECT id FROM input", to=[{"table": str(tmp_path / "out")}, {"queue": "mostly-out"}], expect=expect,
     )  # fmt: skip
     send(lab, "mostly", 1, 2, 200)
     lab.until(lambda: one.look(lab.spark, time.monotonic()) or one.figures.rows == 3, 60)
@@ -105,6 +105,7 @@ def test_a_batch_with_too_many_rows_that_fail_a_rule_leaves_nothing(lab: Lab, tm
         "pipeline mostly: 2 of the 3 rows in a batch (66.7 %) fail the check small, and its fail_above is 50 %"
     )
     assert (lab.ids("mostly-out"), rows(one)) == ([2], {"odd": 1, "small": 1})
+    assert [path.parent.name[-9:] for path in (tmp_path / "out").rglob("*.parquet")] == ["000000000"]
     assert [json.loads(message.body)["id"] for message in lab.client.replay("mostly-odd")] == [1]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.errors import NotFound, SettingsError
+from penstock.spark.pipelines import outputs
+from penstock.spark.pipelines.definition import Output
 from penstock.spark.pipelines.folders import Place
-from penstock.spark.pipelines.outputs import COMPILING, GENERATES, INTERPRETING, Outputs
+from penstock.spark.pipelines.outputs import COMPILING, GENERATES, INTERPRETING, Outputs, named_apart
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.pipelines.running import Running
 from penstock.spark.remote import Where
@@ -165,8 +166,70 @@ def test_a_row_that_fails_again_and_again_is_put_aside(lab: Lab, tmp_path: Path)
     assert sorted(one.json()["id"] for one in lab.client.replay("rows-out", "EPOCH")) == wanted
 
 
-def test_a_table_has_the_rows_of_the_batch_as_it_was_narrowed(lab: Lab, tmp_path: Path) -> None:
-    """The table is written and the batch then fails, as where a process dies: what comes next is fewer rows."""
+@pytest.mark.parametrize(
+    ("sql", "other", "wanted"),
+    [
+        ("SELECT id FROM input", "SELECT id + 100 AS id FROM input WHERE id > 1", [102, 103]),
+        ("SELECT count(*) AS id FROM input", None, [5]),
+    ],
+)
+def test_a_batch_that_is_refused_leaves_no_files_and_comes_as_its_query_is_then(
+    lab: Lab, tmp_path: Path, sql: str, other: str | None, wanted: list[int]
+) -> None:
+    name = "refused-whole" if other is None else "refused"
+    lab.declare(name)
+    lab.declare(f"{name}-full", max_length=2, overflow="reject-publish")
+    out, place = tmp_path / "out", Place(Where(lab.house.url, patience=0.0), tmp_path / "spark")
+    given = {"from": {"queue": name, "columns": "id BIGINT"}}
+
+    def once(sql: str) -> None:
+        to = [{"table": str(out)}, {"queue": f"{name}-full"}]
+        query = Pipeline(define(name=name, sql=sql, to=to, **given), place).start(lab.spark)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    def whole() -> list[int]:
+        return sorted(row["id"] for row in table(out)) if out.exists() else []
+
+    if other is None:  # there is a snapshot before, which stays
+        lab.publish(name, [0])
+        once(sql)
+    before = whole()
+    lab.publish(f"{name}-full", range(90, 93 - len(lab.ids(f"{name}-full")) - 1))
+    lab.publish(name, range(4))
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match="max_length is 2"):
+            once(sql)
+        assert (whole(), list(out.rglob("*.parquet")) == []) == (before, not before)
+        assert not list(out.glob(".penstock*"))
+    lab.act("purge", queue=f"{name}-full")
+    once(other or sql)
+    assert (whole(), lab.ids(f"{name}-full")) == (wanted, wanted)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_text_that_is_no_name_for_a_folder_is_told(lab: Lab, tmp_path: Path) -> None:
+    """With `v=` 255 bytes are a name, of which Spark writes some as three."""
+    to = Output(None, str(tmp_path / "out"), partition_by=("v",))
+
+    def rows(*texts: str) -> Any:
+        return lab.spark.createDataFrame([(text, 1) for text in texts], "v STRING, n INT")
+
+    fits = ["x" * 253, "é" * 126, "/" * 84, "a b", "..", "[{^", "\x01"]
+    named_apart(rows(*fits), to).write.partitionBy("v").parquet(f"file://{tmp_path / 'fits'}")
+    found = lab.spark.read.option("basePath", f"file://{tmp_path / 'fits'}").parquet(f"file://{tmp_path / 'fits'}")
+    assert sorted(row["v"] for row in found.collect()) == sorted(fits)
+    for text in ("x" * 254, "é" * 127, "/" * 85, "a\0b"):
+        with pytest.raises(Exception, match=f"partition_by names 'v', and a value of {len(text.encode())} bytes is no"):
+            named_apart(rows(text), to).collect()
+
+
+def test_a_table_has_the_rows_of_the_batch_as_it_was_narrowed(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is in place and the process then dies: what comes next is fewer rows."""
     lab.declare("narrow")
     lab.publish("narrow", range(6))
     definition = define(
@@ -177,17 +240,14 @@ def test_a_table_has_the_rows_of_the_batch_as_it_was_narrowed(lab: Lab, tmp_path
         poison_after=1,
     )
 
-    class Dying(Outputs):
-        def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
+    def commit(*_: object, within: Any, **__: object) -> None:
+        with within():
             raise ValueError("it dies here")
 
-    class DyingPipeline(Pipeline):
-        outputs_class = Dying
-
-    place = Place(Where(lab.house.url), tmp_path / "spark")
-    query = DyingPipeline(definition, place).start(lab.spark)
-    with pytest.raises(StreamingQueryException, match="it dies here"):
-        query.processAllAvailable()
+    with monkeypatch.context() as patched:
+        patched.setattr(outputs, "commit", commit)
+        with pytest.raises(StreamingQueryException, match="it dies here"):
+            run(lab, definition, tmp_path / "spark")
     assert len(table(tmp_path / "out")) == 6
     run(lab, definition, tmp_path / "spark")
     assert sorted(row["id"] for row in table(tmp_path / "out")) == list(range(6)), "each once"

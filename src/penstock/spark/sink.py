@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias, TypeVar, cast
@@ -230,6 +230,7 @@ def commit(
     skip_late: bool = False,
     target: str = "",
     drop: Mapping[str, object] | None = None,
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Any]:
     """Make the stages visible, once and all of them; a full target is waited for, as long as `where` has patience.
 
@@ -237,17 +238,19 @@ def commit(
     has the stream, only if it is this one.  once: the query has no other batch.  mandatory: a topic
     that nobody keeps is an error.  skip_late: a lower batch than the highest counts as committed.  target: where all
     rows go, in words: a batch that was committed to another one is refused.  lineage: what the batch was made of, for
-    the log.  drop: records of a topic that go with it.
+    the log.  drop: records of a topic that go with it.  within: what is done around each try.
     """
     inner = [dict(zip(("stream", "batch", "origin"), one, strict=False)) for one in settle]
-    return patiently(
-        where,
-        partial(
-            remote(where).act, "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None,
-            lineage=lineage, query_name=name or None, once=once or None, mandatory=mandatory or None,
-            skip_late=skip_late or None, target=target or None, drop=drop,
-        ),
-    )  # fmt: skip
+
+    def once_more() -> dict[str, Any]:
+        with within():
+            return remote(where).act(
+                "sink_commit", query=query, batch=batch, stages=list(stages), settle=inner or None, lineage=lineage,
+                query_name=name or None, once=once or None, mandatory=mandatory or None, skip_late=skip_late or None,
+                target=target or None, drop=drop,
+            )  # fmt: skip
+
+    return patiently(where, once_more)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # pyspark is untyped here

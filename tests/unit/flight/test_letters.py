@@ -21,7 +21,7 @@ from penstock.server.flight.decided import GroupLimits
 from penstock.server.flight.door import FlightLimits
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.options import read_options
-from penstock.spark.pipelines.definition import Check
+from penstock.spark.pipelines.definition import Check, Output
 from penstock.spark.pipelines.expectations import MET, Letters, Separator
 from penstock.spark.pipelines.outputs import Outputs
 from penstock.spark.reading import parts
@@ -252,7 +252,8 @@ def test_a_batch_that_fails_drops_its_letters(client: Client, driver: Driver, mo
         driver.task(0, 0, rows(*range(8)))
         raise ValueError("a row of partition 1")
 
-    monkeypatch.setattr("penstock.spark.pipelines.outputs.run", fail)
+    driver.outputs.targets = (Output("t", None),)
+    monkeypatch.setattr(driver.outputs, "staged", lambda frame, *_: fail(frame))
     with pytest.raises(ValueError, match="a row of partition 1"):
         driver.outputs(None, 0)
     assert (letters(client), stages(driver)) == ([], 0)

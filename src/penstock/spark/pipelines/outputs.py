@@ -3,10 +3,12 @@
 Topics are staged by the tasks and committed together, with the input's dead letters (`letters`); a table gets one
 directory a batch, written aside, synced and renamed into place; the table of a complete aggregate is a link that moves
 from snapshot to snapshot.  Tables come first and the server's commit last: it alone says that a batch is done, and
-everything before it may be done again.
+everything before it may be done again: what a commit refuses is taken back, and a batch that comes again is written
+anew, as its query may be another one by then.
 
     out/delays/penstock_batch=<query>-<batch>/part-*.parquet      append and update
     out/delays -> delays.snapshots/<query>-<batch>                complete
+    out/.delays.part/                                             what is being written: readers of folder/** see none
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, PreconditionFailed, Refused
 from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint
 from penstock.spark.pipelines.definition import Output
@@ -100,7 +103,6 @@ class Outputs:
         complete: bool,
         mandatory: bool = True,
         lineage: Lineage | None = None,
-        narrowed: bool = False,
         letters: Letters | None = None,
         thresholds: Thresholds | None = None,
         tasks: Where | None = None,
@@ -110,7 +112,6 @@ class Outputs:
 
         mandatory: a row for a topic that nobody keeps fails its batch.
         lineage: what the batches are made of, as their commits tell it.
-        narrowed: a batch that failed may come with fewer rows, so what an earlier try has written is replaced.
         letters: dead letters, which the tasks stage while they compute a batch.
         tasks: as whom they log in, if not as the driver.
         thresholds: how many rows may fail a rule before the batch does.
@@ -124,12 +125,12 @@ class Outputs:
         self.complete = complete
         self.mandatory = mandatory
         self.lineage = lineage
-        self.narrowed = narrowed
         self.letters = letters
         self.thresholds = thresholds
         self.interpreted = interpreted
         self.warm = False  # a batch is done
         self.took_s = 0.0  # those after it, together
+        self.files: list[Files] = []  # of the batch, written and not seen
         self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
 
     def declare(self, letters: Iterable[str] = ()) -> None:
@@ -191,15 +192,12 @@ class Outputs:
             frame.persist()
         try:
             stages: list[str] = []
-            ran = False
+            self.files = []
             for target in self.targets:
                 if target.table is None:
                     stages += self.staged(frame, query, batch, target)
-                    ran = True
                 else:
-                    ran |= self.write_table(frame, target, name_of(query, batch))
-            if not ran:
-                run(frame)
+                    self.files.append(self.written(frame, target, query, batch))
             if self.thresholds is not None:
                 self.thresholds.refuse()
             self.commit(query, batch, stages)
@@ -234,7 +232,12 @@ class Outputs:
         told = None
         if self.lineage is not None:
             told = self.lineage.told(self.checkpoint, batch, [self.table_of(t, query, batch) for t in self.tables])
-        answer = commit(self.where, query, batch, stages, settle, told, mandatory=self.mandatory, drop=self.drop(batch))
+        answer = commit(
+            self.where, query, batch, stages, settle, told, mandatory=self.mandatory, drop=self.drop(batch),
+            within=partial(in_place, self.files),
+        )  # fmt: skip
+        for one in self.files:
+            one.done()
         if self.letters is not None:
             self.letters.forget()
         if told is not None:
@@ -257,19 +260,16 @@ class Outputs:
     def table_of(self, folder: str, query: str, batch: int) -> str:
         """The folder that has the rows of one batch."""
         name = name_of(query, batch)
-        return f"{folder}.snapshots/{name}" if self.complete else f"{folder}/penstock_batch={name}"
+        return f"{folder}.snapshots/{name}" if self.complete else str(files_of(Path(folder), name))
 
-    def write_table(self, frame: Any, to: Output, name: str) -> bool:
-        """A directory of Parquet files for this batch; False when an earlier try has put it there."""
+    def written(self, frame: Any, to: Output, query: str, batch: int) -> Files:
+        """Parquet files of this batch, on the disk and aside."""
         folder = Path(str(to.table)).absolute()
+        files = Files(Path(self.table_of(str(folder), query, batch)), folder, folder if self.complete else None)
         if self.complete:
             refuse_folder(folder)
-            snapshots = folder.with_name(f"{folder.name}.snapshots")
-            wrote = write_folder(frame, snapshots, name, to.partition_by, replace=self.narrowed)
-            point(folder, snapshots / name)
-            forget(snapshots, keep=name)
-            return wrote
-        return write_folder(frame, folder, f"penstock_batch={name}", to.partition_by, replace=self.narrowed)
+        files.write(frame, to)
+        return files
 
 
 def name_of(query: str, batch: int) -> str:
@@ -277,36 +277,98 @@ def name_of(query: str, batch: int) -> str:
     return f"{query[:8]}-{batch:09d}"
 
 
+def files_of(table: Path, name: str) -> Path:
+    """The folder of a batch in a table that is not replaced as a whole."""
+    return table / f"penstock_batch={name}"
+
+
 def run(frame: Any) -> None:
     """Compute a frame for its effects on the query's state."""
     frame.write.format("noop").mode("overwrite").save()
 
 
-def write_folder(
-    frame: Any, parent: Path, name: str, partition_by: Sequence[str] = (), *, replace: bool = False
-) -> bool:
-    """`parent/name` with the frame as Parquet, whole or not at all; False if it is there already.
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The rows of a batch in a table: written aside, put in place whole, and taken back."""
 
-    replace: one that is there is of other rows, and this one takes its place.
+    final: Path
+    table: Path
+    link: Path | None = None  # of a complete aggregate, which is to lead here
+
+    @property
+    def aside(self) -> Path:
+        """Beside the table and not in it: some readers of `folder/**` look into what is hidden too."""
+        return beside(self.table) / self.final.name
+
+    @property
+    def replaced(self) -> Path:
+        """What an earlier try has left, on its way out."""
+        return self.aside.with_name(f"{self.final.name}.old")
+
+    def write(self, frame: Any, to: Output) -> None:
+        """All of it anew, onto the disk."""
+        aside, name = self.aside, self.final.name
+        older = [self.final.with_name(f".{name}.{ending}") for ending in ("part", "old")]  # of former releases
+        for leftover in (aside, self.replaced, *older):
+            shutil.rmtree(leftover, ignore_errors=True)
+        self.final.parent.mkdir(parents=True, exist_ok=True)
+        write = named_apart(frame, to).write.mode("overwrite").partitionBy(*to.partition_by)
+        write.parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
+        for path in aside.rglob("*"):
+            sync(path)
+        sync(aside)
+
+    def place(self) -> Path | None:
+        """Let it be seen, in place of what an earlier try has left; where the link led before."""
+        if self.final.exists():
+            os.rename(self.final, self.replaced)
+        os.rename(self.aside, self.final)
+        sync(self.final.parent)
+        shutil.rmtree(self.replaced, ignore_errors=True)
+        if self.link is None:
+            return None
+        before = self.link.resolve() if self.link.is_symlink() else None
+        refuse_folder(self.link)
+        point(self.link, self.final)
+        return before
+
+    def take_back(self, before: Path | None) -> None:
+        """Let nobody see it.  before: where the link leads again."""
+        if self.link is not None and before not in (None, self.final):
+            point(self.link, Path(str(before)))
+        elif self.link is not None:
+            self.link.unlink(missing_ok=True)
+        os.rename(self.final, self.aside)
+
+    def done(self) -> None:
+        """It is committed, and what it replaces need not stay."""
+        if self.link is not None:
+            forget(self.final.parent, keep=self.final.name)
+        with suppress(OSError):  # another pipeline writes there too
+            self.aside.parent.rmdir()
+
+
+def beside(table: Path) -> Path:
+    """Where what is being written to a table lies: a folder beside it, or in one that is a mount or whose parent is not
+    for this user.
     """
-    final = parent / name
-    if final.exists() and not replace:
-        return False
-    parent.mkdir(parents=True, exist_ok=True)
-    aside, old = parent / f".{name}.part", parent / f".{name}.old"
-    for leftover in (aside, old):
-        shutil.rmtree(leftover, ignore_errors=True)
-    write = named_apart(frame, partition_by).write.mode("overwrite").partitionBy(*partition_by)
-    write.parquet(f"file://{aside}")  # unquoted, as Hadoop reads it
-    for path in aside.rglob("*"):
-        sync(path)
-    sync(aside)
-    if final.exists():
-        os.rename(final, old)
-    os.rename(aside, final)
-    sync(parent)
-    shutil.rmtree(old, ignore_errors=True)
-    return True
+    parent, name = table.parent, f".{table.name}.part"
+    apart = os.access(parent, os.W_OK) and not (table.is_dir() and table.stat().st_dev != parent.stat().st_dev)
+    return parent / name if apart or not table.is_dir() else table / name
+
+
+@contextmanager
+def in_place(files: Sequence[Files]) -> Generator[None]:
+    """The files are seen while a commit is asked for, and again gone when it is refused."""
+    placed: list[tuple[Files, Path | None]] = []
+    try:
+        for one in files:
+            placed.append((one, one.place()))
+        yield
+    except (Refused, OSError):
+        for one, before in placed:
+            one.take_back(before)
+        raise
 
 
 NAMELESS = ("binary", "array", "map", "struct", "variant")
@@ -317,14 +379,34 @@ NULLS = ("", "__HIVE_DEFAULT_PARTITION__")
 them meet in a task, as the second file is there already."""
 
 
-def named_apart(frame: Any, partition_by: Sequence[str]) -> Any:
-    """The frame with NULL, as whoever reads the folders finds it, for texts that are called as NULL is."""
+NAME_MOST = 255
+"""Bytes of the name of a folder."""
+
+ESCAPED = r"""[\x01-\x1f\x7f"#%'*/:=?\\{\[\]^]"""
+"""What takes three bytes in the name of a folder."""
+
+
+def named_apart(frame: Any, to: Output) -> Any:
+    """The frame with NULL, as whoever reads the folders finds it, for texts that are called as NULL is.
+
+    A row whose text is no name for a folder fails with a sentence of ours.
+    """
     from pyspark.sql import functions
 
-    for name in partition_by:
+    for name in to.partition_by:
         if frame.schema[name].dataType.typeName() == "string":
             column: Any = functions.col(f"`{name.replace('`', '``')}`")
-            frame = frame.withColumn(name, functions.when(~column.isin(*NULLS), column))
+            size = functions.octet_length(functions.regexp_replace(column, ESCAPED, "%00"))
+            unfit = (size > NAME_MOST - len(f"{name}=".encode())) | column.contains("\0")
+            told = functions.concat(
+                functions.lit(f"{to.text}: partition_by names {name!r}, and a value of "),
+                functions.octet_length(column).cast("string"),
+                functions.lit(
+                    f" bytes is no name for a folder, which has {NAME_MOST} bytes with {name}= at most, and no NUL"
+                ),
+            )
+            named = functions.when(unfit, functions.raise_error(told)).otherwise(column)
+            frame = frame.withColumn(name, functions.when(~column.isin(*NULLS), named))
     return frame
 
 

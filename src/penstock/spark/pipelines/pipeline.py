@@ -305,7 +305,6 @@ class Pipeline:
             complete=mode == "complete",
             mandatory=definition.mandatory,
             lineage=self.lineage,
-            narrowed=definition.poison_after > 0,
             letters=letters,
             thresholds=thresholds if thresholds.wanted else None,
             tasks=self.inputs.tasks,

@@ -39,6 +39,7 @@ from penstock.records.dataclass import dataclass
 from penstock.spark.checkpoint import Checkpoint, Manifest
 from penstock.spark.pipelines.definition import Definition, Input
 from penstock.spark.pipelines.folders import Place
+from penstock.spark.pipelines.outputs import files_of, name_of
 from penstock.spark.remote import Remote, Where, remote
 
 MAX_ROWS = 1_000_000
@@ -239,6 +240,7 @@ def carry_out(pipeline: Resettable) -> None:
     if checkpoint.exists:
         places = _places(pipeline, server) if request.get("keep_place") else {}
         _settle(pipeline, server)
+        _clear_away(pipeline, server)
         keep(folder / f"{name}.places", places)
         shutil.rmtree(forgotten, ignore_errors=True)
         os.rename(checkpoint.folder, forgotten)
@@ -270,6 +272,15 @@ def _settle(pipeline: Resettable, server: Remote) -> None:
     for stream, number in settled:
         with suppress(NotFound):
             server.act("settle", stream=stream, batch=number)
+
+
+def _clear_away(pipeline: Resettable, server: Remote) -> None:
+    """Files that a kill has left between their batch and its commit: the batch comes under another name."""
+    done = _committed(pipeline, server)
+    name = name_of(pipeline.checkpoint.query_id(), 0 if done is None else done + 1)
+    for to in pipeline.definition.to:
+        if to.table is not None:
+            shutil.rmtree(files_of(Path(to.table).absolute(), name), ignore_errors=True)
 
 
 def _places(pipeline: Resettable, server: Remote) -> dict[str, str]:
