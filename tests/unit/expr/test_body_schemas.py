@@ -212,6 +212,52 @@ def test_protobuf_fields() -> None:
         row.read(b"\x1a\x00" * 400_000)
 
 
+def of_files(files: list[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
+    """The reader of a message that these say."""
+    said = b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
+    return body_type(packed("protobuf", {0: [said, name]}))
+
+
+def test_a_text_of_protobuf_that_is_no_text_is_bytes() -> None:
+    """Files of proto2 do not ask for UTF-8: their bytes went on as such, and whoever made JSON of them failed."""
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto")
+    old = file.message_type.add(name="Old")
+    entry = old.nested_type.add(name="BothEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
+    entry.field.add(name="key", number=1, type=9, label=1)
+    entry.field.add(name="value", number=2, type=9, label=1)
+    old.field.add(name="one", number=1, type=9, label=1)
+    old.field.add(name="many", number=2, type=9, label=3)
+    old.field.add(name="both", number=3, type=11, label=3, type_name=".Old.BothEntry")
+    row = of_files([file], "Old")
+    body = b"\x0a\x02\xffa" + b"\x12\x01b\x12\x01\xfe" + b"\x1a\x06\x0a\x01k\x12\x01\xfc"
+    assert row.read(body) == {"one": "\udcffa", "many": ["b", "\udcfe"], "both": {"k": "\udcfc"}}
+    assert orjson.loads(row.json(body)) == {"one": "\ufffda", "many": ["b", "\ufffd"], "both": {"k": "\ufffd"}}
+    assert row.read(b"\x0a\x01x") == {"one": "x", "many": [], "both": {}}
+    with pytest.raises(ValueError, match="codec"):
+        row.read(b"\x1a\x06\x0a\x01\xfd\x12\x01v")  # protobuf's own library has no such name of a map
+
+
+def test_fields_of_protobuf_may_be_named_as_its_python_names_what_it_does() -> None:
+    """What a message was asked by its name was then a field: 7 has no `full_name`, and cannot be called."""
+    file = descriptor_pb2.FileDescriptorProto(name="odd.proto", syntax="proto3")
+    odd, names = file.message_type.add(name="Odd"), ["DESCRIPTOR", "HasField", "ByteSize", "FromString", "ListFields"]
+    for number, name in enumerate(names):
+        odd.oneof_decl.add(name=f"_{name}")
+        odd.field.add(name=name, number=number + 1, type=5, label=1, proto3_optional=True, oneof_index=number)
+    row = of_files([file], "Odd")
+    assert row.read(b"\x08\x07\x10\x08\x28\x09") == {"DESCRIPTOR": 7, "HasField": 8, "ListFields": 9}
+    assert row.read(b"") == {}
+
+
+def test_what_google_says_of_no_mapping_is_read_by_its_fields() -> None:
+    """A message of its package that lacked what it requires ended its reader, and so the queue."""
+    own = descriptor_pb2.DESCRIPTOR
+    file = descriptor_pb2.FileDescriptorProto()
+    own.CopyToProto(file)
+    row = of_files([file], "google.protobuf.UninterpretedOption")
+    assert row.read(b"\x12\x00\x20\x05")["positive_int_value"] == 5  # a part of its name has neither of its fields
+
+
 @pytest.mark.parametrize("name", ["Timestamp", "Duration", "FieldMask", "Any", "Struct", "Value", "UInt32Value", "Own"])
 def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str) -> None:
     """The mapping to JSON asked for fields that it had not, and its AttributeError went on to whoever read the body."""
@@ -236,7 +282,10 @@ def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str)
         ({"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}}, "no bounds"),
         ({"type": "array", "items": {"type": "record", "name": "E", "fields": []}}, "no bounds"),
         ({"type": "record", "name": "A", "fields": [{"name": "n", "type": ["null", "A"]}]}, "A contains itself"),
-        ({"type": "fixed", "name": "Q", "size": -1}, "."),
+        ({"type": "fixed", "name": "Q", "size": -1}, "Q has a size of -1"),
+        ({"type": "fixed", "name": "Q", "size": None}, "Q has a size of None"),
+        ({"type": "fixed", "name": "Q", "size": [4]}, r"Q has a size of \[4\]"),
+        ({"type": "fixed", "name": "Q", "size": True}, "Q has a size of True"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 309}, "a decimal of 309 digits, 308 are allowed"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 10}, "scale"),
         ([], "a choice of nothing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings
 import random
 import sys
 import tracemalloc
@@ -20,6 +21,7 @@ from message_samples import SAMPLES, Sample
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr import FilterSet, bodies, compile_filter, compile_value, evaluate
 from penstock.expr.bodies import body_type
+from penstock.expr.bodies.body_type import Whole
 from penstock.expr.scan import Scan
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import DEPTH
@@ -188,6 +190,23 @@ def test_a_namespace_does_not_make_more_of_a_body_than_it_is() -> None:
     assert xml.read(usual.encode()) == {"r": {"a": [""] * 50_000}}
 
 
+def test_what_an_encoding_is_called_is_kept_by_nobody() -> None:
+    """Python keeps each name that it was ever asked for: a message could have a name of a mebibyte."""
+    xml, kept = body_type("xml"), len(encodings._cache)  # type: ignore[attr-defined]
+    for number in range(1, 20):
+        for name in (f"no-such-{number}{'x' * 1000}", f"iso-8859--{'-' * number}15", f"rot_{'_' * number}13"):
+            with pytest.raises(ValueError, match="its encoding is unknown"):
+                xml.read(Whole(f'<?xml version="1.0" encoding="{name}"?><a>x</a>'.encode()))
+    assert len(encodings._cache) == kept  # type: ignore[attr-defined]
+    for name in ("ISO-8859-15", "iso-8859-15", "windows-1252", "cp1252", "KOI8-R", "utf-8", "US-ASCII", "ISO-8859-1"):
+        text = "\N{EURO SIGN}" if "15" in name or "1252" in name else "a"
+        for quote in "'\"":
+            head = f"<?xml version={quote}1.0{quote}\n encoding = {quote}{name}{quote} standalone='yes' ?>"
+            assert xml.read(Whole(f"{head}<a>{text}</a>".encode(name))) == {"a": text}, name
+    for head in ("", '<?xml version="1.0" encoding="UTF-16"?>'):
+        assert xml.read(Whole(f"{head}<a>\N{EURO SIGN}</a>".encode("utf-16"))) == {"a": "\N{EURO SIGN}"}
+
+
 def _nested(levels: int) -> dict[str, object]:
     value: dict[str, object] = {"a": 1}
     for _ in range(levels):
@@ -210,6 +229,28 @@ def test_depth_is_bounded(kind: str, write: object) -> None:
     for levels in (DEPTH + 5, 100_000):
         with pytest.raises(ValueError, match="."):
             row.read(write(levels))  # type: ignore[operator]
+
+
+def test_references_of_bson_are_levels_like_any_other() -> None:
+    """A chain of them went on until the interpreter had no more levels, and stopped the queue that read the body."""
+    row, reference = body_type("bson"), bson.DBRef("orders", 7, "shop", note=bson.DBRef("notes", 1))
+    told = {"$ref": "orders", "$id": 7, "$db": "shop", "note": {"$ref": "notes", "$id": 1}}
+    body = bson.encode({"a": reference})
+    assert row.read(body) == {"a": told}
+    assert row.exact(row.write({"a": row.exact(body)["a"]})) == {"a": reference}  # type: ignore[index,misc]
+
+    def chain(levels: int) -> bytes:
+        inner = b"\x0a" + b"x\0"  # NULL
+        for _ in range(levels):
+            parts = b"\x02$ref\0\x02\0\0\0a\0" + b"\x10$id\0\1\0\0\0" + inner
+            inner = b"\x03x\0" + (len(parts) + 5).to_bytes(4, "little") + parts + b"\0"
+        return (len(inner) + 5).to_bytes(4, "little") + inner + b"\0"
+
+    row.read(Whole(chain(DEPTH - 5)))
+    for levels in (DEPTH + 5, 450, 900, 5_000):
+        for read in (row.read, row.exact):
+            with pytest.raises(ValueError, match="nested|depth"):
+                read(Whole(chain(levels)))
 
 
 @pytest.mark.parametrize("head", [b"\xdc\x3f\x00", b"\xdd\x00\x00\x3f\x00"])

@@ -168,9 +168,9 @@ class _Bounds:
                 case "enum":
                     found = 1 - RATIO_MOST, 1, 0
                 case "fixed":
-                    size = int(schema["size"])
-                    if size < 0:
-                        raise ValueError(f"{name} has a size of {size}")
+                    size = schema["size"]
+                    if type(size) is not int or size < 0:
+                        raise ValueError(f"{name} has a size of {str(size)[:60]}")
                     found = 1 - RATIO_MOST * size, 1, 0
                 case _:
                     parts = [self.of(one["type"], (*inside, name), levels - 1) for one in schema["fields"]]

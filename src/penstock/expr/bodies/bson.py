@@ -43,7 +43,7 @@ _TOLD: dict[type, Told] = {
     bson.Timestamp: lambda one: iso(one.time, 0),
     bson.Regex: lambda one: one.pattern if isinstance(one.pattern, str) else _binary(one.pattern),
     bson.Code: str,
-    bson.DBRef: lambda one: plain(dict(one.as_doc()), _TOLD),
+    bson.DBRef: lambda one: dict(one.as_doc()),
     bson.MinKey: lambda one: None,
     bson.MaxKey: lambda one: None,
 }
@@ -58,7 +58,10 @@ def _decoded(body: bytes) -> object:
 
 def exact_bson(body: bytes) -> object:
     """The document of a BSON body.  ValueError for what is none, or nested too deeply."""
-    return bounded(_decoded(body))
+    value = bounded(_decoded(body))
+    if b"$ref" in body:  # what is within references is no level to who does not know them
+        plain(value, _TOLD)
+    return value
 
 
 def read_bson(body: bytes) -> object:
@@ -70,5 +73,5 @@ def write_bson(fields: Fields) -> bytes:
     """The inverse of `exact_bson`."""
     try:
         return bson.encode(fields, codec_options=_OPTIONS)
-    except (BSONError, OverflowError, TypeError) as error:
+    except (BSONError, OverflowError, TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None

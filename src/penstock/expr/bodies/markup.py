@@ -5,12 +5,16 @@
 Names come without their namespaces.  Elements of one name are a list.  Text that is nothing but blanks between elements
 does not count.  A document type, and with it every entity beyond the five of XML itself, is refused: nothing is
 expanded and nothing is fetched.  The parser spells each name with its namespace, which a few letters stand for in the
-body: a body of which that makes too much is refused as it is read.  XML has no deltas: which of its elements a list is
-cannot be told from one of them.
+body: a body of which that makes too much is refused as it is read.  Python keeps each name of an encoding that it looks
+for, so it looks for those alone that there are.  XML has no deltas: which of its elements a list is cannot be told
+from one of them.
 """
 
 from __future__ import annotations
 
+import encodings
+from encodings.aliases import aliases
+from pkgutil import iter_modules
 from typing import Any, cast
 from xml.etree.ElementTree import ParseError
 
@@ -23,19 +27,33 @@ SPELLED_LEAST = 1 << 20
 SPELLED_EACH = 32
 """Letters of names with their namespaces that a body may have, and for each of its bytes, if that is more."""
 
+_ENCODINGS = {*aliases, *(module.name for module in iter_modules(encodings.__path__))}
+"""Those that there are, as Python spells them."""
+
 
 def read_xml(body: bytes) -> dict[str, object]:
     """The root element under its name.  ValueError for what is no well-formed document."""
     builder = _Builder(max(SPELLED_LEAST, SPELLED_EACH * len(body)))
     parser: Any = DefusedXMLParser(target=cast("Any", builder), forbid_dtd=True)
+    parser.parser.XmlDeclHandler = _judge_declaration
     try:
         parser.feed(body)
         parser.close()
     except ParseError as error:
         raise ValueError(str(error)) from None
     except LookupError:  # an encoding that there is not
-        raise ValueError("its encoding is unknown") from None
+        raise _unknown() from None
     return builder.whole
+
+
+def _judge_declaration(version: str, encoding: str | None, standalone: int) -> None:
+    """The encoding that a body says it has, before anybody looks for it."""
+    if encoding is not None and encoding.lower().replace("-", "_") not in _ENCODINGS:
+        raise _unknown()
+
+
+def _unknown() -> ValueError:
+    return ValueError("its encoding is unknown")
 
 
 class _Builder:

@@ -20,7 +20,7 @@ from penstock.expr.bodies.body_type import Fields, bounded, too_deep
 from penstock.records.message_bodies import DEPTH
 
 Told = Callable[[Any], object]
-"""A value of a type that the language has not, in the language."""
+"""A value of a type that the language has not, in the language; or an object with such values in it."""
 
 
 def plain(value: object, told: dict[type, Told], levels: int = DEPTH) -> object:
@@ -40,7 +40,10 @@ def plain(value: object, told: dict[type, Told], levels: int = DEPTH) -> object:
             raise too_deep()
         return [plain(one, told, levels - 1) for one in cast("list[object]", value)]
     tell = told.get(kind)
-    return value if tell is None else tell(value)
+    if tell is None:
+        return value
+    value = tell(value)
+    return plain(value, told, levels) if type(value) is dict else value
 
 
 SIMPLE = frozenset((str, int, float, bool, type(None)))

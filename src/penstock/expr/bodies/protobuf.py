@@ -29,9 +29,10 @@ from google.protobuf import (
     wrappers_pb2,
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Error
 
 from penstock.expr.bodies.body_type import Reading, Whole
+from penstock.expr.values import from_bytes
 from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
 
 VALUES_MOST = 1_000_000
@@ -49,6 +50,8 @@ _SPECIAL = (
     timestamp_pb2.DESCRIPTOR, _WRAPPERS,
 )  # fmt: skip
 """Files of messages that the mapping to JSON has rules of their own for, by their names."""
+
+_MAPPED = frozenset(_WELL_KNOWN + name for file in _SPECIAL for name in file.message_types_by_name)
 
 
 def protobuf_reading(schemas: Schemas) -> Reading:
@@ -140,13 +143,12 @@ class _Messages:
         if made is None:
             made = self._classes[wanted.full_name] = message_factory.GetMessageClass(wanted)
         try:
-            return self._plain(made.FromString(body), _Budget())
-        except (DecodeError, json_format.Error, UnicodeDecodeError, OverflowError, RecursionError) as error:
+            return self._plain(made.FromString(body), wanted, _Budget())
+        except (Error, json_format.Error, UnicodeDecodeError, OverflowError, RecursionError) as error:
             raise ValueError(str(error) or type(error).__name__) from None
 
-    def _plain(self, message: Any, budget: _Budget) -> object:
-        about: Descriptor = message.DESCRIPTOR
-        if self._mapped and about.full_name.startswith(_WELL_KNOWN):
+    def _plain(self, message: Any, about: Descriptor, budget: _Budget) -> object:
+        if self._mapped and about.full_name in _MAPPED:
             budget.take(message.ByteSize())
             try:
                 return json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -157,14 +159,15 @@ class _Messages:
             plan = self._plans[about.full_name] = [(field, _told(field)) for field in about.fields]
         budget.take(1 + len(plan))
         out: dict[str, object] = {}
+        has = type(message).HasField  # of the message itself this may be a field
         for field, told in plan:
             name = field.name
             if field.is_repeated:
                 out[name] = self._many(field, getattr(message, name), told, budget)
             elif field.message_type is not None:
-                if message.HasField(name):
-                    out[name] = self._plain(getattr(message, name), budget)
-            elif not field.has_presence or message.HasField(name):
+                if has(message, name):
+                    out[name] = self._plain(getattr(message, name), field.message_type, budget)
+            elif not field.has_presence or has(message, name):
                 value = getattr(message, name)
                 out[name] = value if told is None else told(value)
         return out
@@ -174,14 +177,12 @@ class _Messages:
         inner = field.message_type
         if inner is not None and inner.GetOptions().map_entry:
             field = inner.fields_by_name["value"]
-            told = _told(field)
-            whole = field.message_type is not None
-            return {
-                _name(key): self._plain(values[key], budget) if whole else told(values[key]) if told else values[key]
-                for key in values
-            }
+            told, inner = _told(field), field.message_type
+            if inner is not None:
+                return {_name(key): self._plain(values[key], inner, budget) for key in values}
+            return {_name(key): values[key] if told is None else told(values[key]) for key in values}
         if inner is not None:
-            return [self._plain(one, budget) for one in values]
+            return [self._plain(one, inner, budget) for one in values]
         return list(values) if told is None else [told(one) for one in values]
 
 
@@ -215,6 +216,8 @@ def _shape(message: Descriptor) -> object:
 
 def _told(field: FieldDescriptor) -> Told | None:
     """How one value of a field is told; None: as it is."""
+    if field.type == FieldDescriptor.TYPE_STRING:
+        return _text
     if field.type == FieldDescriptor.TYPE_BYTES:
         return lambda one: b64encode(one).decode()
     if field.type == FieldDescriptor.TYPE_ENUM:
@@ -222,6 +225,11 @@ def _told(field: FieldDescriptor) -> Told | None:
         names = {number: one.name for number, one in numbers.values_by_number.items()}
         return lambda one: names.get(one, one)
     return None
+
+
+def _text(value: str | bytes) -> str:
+    """A text; of files that do not ask for UTF-8 one that is none comes as its bytes."""
+    return from_bytes(value) if isinstance(value, bytes) else value
 
 
 def _name(key: object) -> str:
