@@ -102,6 +102,21 @@ def test_json_of_a_column_is_that_of_its_values(kind: pa.DataType) -> None:
     assert [json.loads(text) for text in rows_as_json(some, ["a b", "id"]).to_pylist()] == expected[17:57]
 
 
+@pytest.mark.parametrize("kind", [UTC, pa.timestamp("us")], ids=str)
+def test_times_are_whole_however_long_their_year_is(kind: pa.DataType) -> None:
+    """Spark has years of five digits and such before the first; where the letter T stands was counted from the left."""
+    days = {2_932_897: "10000-01-01", -719_893: "-0001-01-01", -719_528: "0000-01-01", 2_932_896: "9999-12-31"}
+    micros = [day * 86_400_000_000 + more for day in days for more in (0, 1)]
+    batch = pa.record_batch({"t": pa.array([*micros, None], pa.int64()).cast(kind)})
+    zone = "Z" if kind == UTC else ""
+    expected = [f"{day}T00:00:00{more}{zone}" for day in days.values() for more in ("", ".000001")]
+    assert [json.loads(text)["t"] for text in rows_as_json(batch, ["t"]).to_pylist()] == [*expected, None]
+    whole = batch.take(pa.array([0, 2, 4]))
+    assert [json.loads(text)["t"] for text in rows_as_json(whole, ["t"]).to_pylist()] == [
+        f"{day}T00:00:00{zone}" for day in list(days.values())[:3]
+    ]
+
+
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()], ids=str)
 def test_text_is_ordered_by_its_bytes_however_spark_sends_it(kind: pa.DataType) -> None:
     """With spark.sql.execution.arrow.useLargeVarTypes it was taken for numbers, or refused where it is none."""

@@ -111,6 +111,10 @@ def _float_names(column: Any) -> Texts:
     return compute.if_else(compute.is_finite(column), _floats(column), other)
 
 
+YEARS = (-62_167_219_200_000_000, 253_402_300_800_000_000)
+"""Microseconds of years that have four digits."""
+
+
 def _times(column: Any, zone: str | None) -> Texts:
     if zone is not None and zone != "UTC":
         column = column.cast(pa.timestamp("us", tz="UTC"))
@@ -120,7 +124,10 @@ def _times(column: Any, zone: str | None) -> Texts:
     text = column.cast(pa.timestamp("s"), safe=False).cast(pa.string())
     if fractions.any():
         text = compute.if_else(pa.array(fractions), column.cast(pa.string()), text)
-    text = compute.binary_replace_slice(text, start=10, stop=11, replacement="T")
+    if bool((micros < YEARS[0]).any()) or bool((micros >= YEARS[1]).any()):
+        text = compute.replace_substring(text, pattern=" ", replacement="T", max_replacements=1)
+    else:
+        text = compute.binary_replace_slice(text, start=10, stop=11, replacement="T")
     return _joined(text, "Z") if zone is not None else text
 
 
