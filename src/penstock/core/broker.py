@@ -193,8 +193,8 @@ class SubscriptionCommands(DeliveryCommands):
         try:
             subscription.consumers[queue.id] = self._attend(
                 now, queue, tag=subscription.tag, holder=subscription.holder, client=subscription.client,
-                no_ack=subscription.no_ack, exclusive=subscription.exclusive, filter=filter,
-                max_backlog=None if subscription.credit is not None else subscription.max_backlog,
+                arguments=subscription.arguments, no_ack=subscription.no_ack, exclusive=subscription.exclusive,
+                filter=filter, max_backlog=None if subscription.credit is not None else subscription.max_backlog,
                 shared=subscription.credit, priority=subscription.priority, choked=subscription.choked,
             )  # fmt: skip
         except AccessRefused:

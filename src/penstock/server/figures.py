@@ -229,6 +229,7 @@ def _consuming(queue: Queue, consumer: Consumer) -> dict[str, object]:
         "exclusive": consumer.exclusive,
         "prefetch": 0 if consumer.limit >= UNLIMITED else consumer.limit,
         "active": not consumer.choked,
+        "arguments": consumer.arguments or {},
         "unacknowledged": consumer.outstanding,
     }
 

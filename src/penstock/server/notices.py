@@ -389,10 +389,10 @@ class Notices:
 
 
 def _attended(came: bool, consumer: Consumer) -> _Attended:
-    queue = queue_of(consumer)
+    queue, asked = queue_of(consumer), {"arguments": wrap(consumer.arguments or {})} if came else {}
     return "consumer.created" if came else "consumer.deleted", {
         "vhost": queue.vhost, "queue": queue.name, "consumer_tag": consumer.tag, "client": consumer.client,
-        "ack_required": not consumer.no_ack, "exclusive": consumer.exclusive,
+        "ack_required": not consumer.no_ack, "exclusive": consumer.exclusive, **asked,
         "prefetch_count": 0 if consumer.limit >= UNLIMITED else consumer.limit,
     }, str(getattr(consumer.holder, "user", ""))  # fmt: skip
 

@@ -101,7 +101,7 @@ def test_connections_and_consumers_come_and_go(http: Http) -> None:
         asked.client_properties = {"connection_name": "billing", "odd": b"\xff"}
         connection = pika.BlockingConnection(asked)
         channel = connection.channel()
-        channel.basic_consume("q", lambda *_: None, consumer_tag="mine")
+        channel.basic_consume("q", lambda *_: None, consumer_tag="mine", arguments={"x-priority": 3})
         connection.process_data_events()
         channel.basic_get("q")  # looks once: no consumer
         opened = stream.until("connection.created")
@@ -109,7 +109,7 @@ def test_connections_and_consumers_come_and_go(http: Http) -> None:
         assert (opened.data["auth_mechanism"], opened.data["protocol"]) == ("PLAIN", "AMQP 0-9-1")
         assert opened.data["user_provided_name"] == opened.data["client_properties"]["connection_name"] == "billing"
         came = stream.until("consumer.created").data
-        assert (came["consumer_tag"], came["by"]) == ("mine", "guest")
+        assert (came["consumer_tag"], came["by"], came["arguments"]) == ("mine", "guest", {"x-priority": 3})
         connection.close()
         gone = stream.until("consumer.deleted").data
         assert (gone["queue"], gone["by"]) == ("q", "guest")
@@ -431,11 +431,14 @@ def test_arguments_are_told_as_they_were_given(http: Http) -> None:
         channel.queue_declare("told", arguments=limits)
         channel.queue_bind("told", "ex", "k", arguments=more)
         channel.basic_qos(prefetch_count=3)
-        channel.basic_consume("told", lambda *_: None, consumer_tag="me")
+        asked = {"x-priority": 7, "mine": {"deep": [b"\xff"]}}
+        channel.basic_consume("told", lambda *_: None, consumer_tag="me", arguments=asked)
+        [shown] = http.get("consumers")
+        assert (shown["consumer_tag"], shown["arguments"]["x-priority"]) == ("me", 7)
         channel.queue_delete("told")
         wanted: list[tuple[str, object]] = [
-            ("exchange.created", way), ("queue.created", limits), ("binding.created", more), ("consumer.created", 3),
-            ("consumer.deleted", 3), ("binding.deleted", more),
+            ("exchange.created", way), ("queue.created", limits), ("binding.created", more),
+            ("consumer.created", asked), ("consumer.deleted", 3), ("binding.deleted", more),
         ]  # fmt: skip
         heard = list[tuple[str, object]]()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, field
 from enum import Enum
 from typing import Final
@@ -36,6 +36,7 @@ class Subscription:
     holder: object  # takes the deliveries
     by: object | None = None  # the connection that asked
     client: str = ""
+    arguments: Mapping[str, object] | None = None
     no_ack: bool = False
     exclusive: bool = False
     filter: Filter | None = None
@@ -57,11 +58,17 @@ class Subscription:
         queue = queue_of(consumer)
         wish = cls(
             queue.vhost, queue.name, tag=consumer.tag, holder=consumer.holder, by=by, client=consumer.client,
-            no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter, max_backlog=consumer.max_backlog,
-            priority=consumer.priority, choked=consumer.choked, narrow=narrow,
+            arguments=consumer.arguments, no_ack=consumer.no_ack, exclusive=consumer.exclusive, filter=filter,
+            max_backlog=consumer.max_backlog, priority=consumer.priority, choked=consumer.choked, narrow=narrow,
         )  # fmt: skip
         wish.consumers[queue.id] = consumer
         return wish
+
+    def ask(self, arguments: Mapping[str, object] | None) -> None:
+        """It was replaced by who asked with these."""
+        self.arguments = arguments
+        for consumer in self.consumers.values():
+            consumer.arguments = arguments
 
     @property
     def effective_backlog(self) -> int | None:

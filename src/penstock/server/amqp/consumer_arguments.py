@@ -13,7 +13,7 @@ from penstock.expr import Context, compile_filter
 from penstock.expr.filter import bound
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.field_tables import Timestamp
+from penstock.records.field_tables import Timestamp, encode_table
 
 BOOKMARK = "x-bookmark"
 STAMP = "x-timestamp"
@@ -130,3 +130,12 @@ def informed(
         headers["x-lease-until"] = until // 1000
     properties.headers = headers
     return header_codec.encode(properties)
+
+
+TOLD_BYTES_MOST = 4096
+"""Arguments of more are not kept to be told."""
+
+
+def told_of(arguments: Mapping[str, object]) -> Mapping[str, object] | None:
+    """What is kept of them for who looks at the consumer."""
+    return arguments if arguments and len(encode_table(arguments)) <= TOLD_BYTES_MOST else None

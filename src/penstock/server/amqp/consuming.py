@@ -27,7 +27,7 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, 
 from penstock.expr import Context, Filter, TopicPattern, compile_filter
 from penstock.records.field_tables import Timestamp
 from penstock.server.amqp.channel import own
-from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, filter_of, flag, values_of
+from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, filter_of, flag, told_of, values_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.queueless import cancel_replies, consume_from_bookmark, consume_replies
 from penstock.server.amqp.session import generated_name, refuse_reuse
@@ -189,6 +189,7 @@ def _consume_from_one(
         tag=tag,
         holder=channel,
         client=f"{session.peer}/{channel.number}",
+        arguments=told_of(cast("Mapping[str, object]", method.arguments)),
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         filter=narrow,
@@ -407,6 +408,7 @@ def consume_from_several(
         holder=channel,
         by=session,
         client=f"{session.peer}/{channel.number}",
+        arguments=told_of(cast("Mapping[str, object]", method.arguments)),
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         filter=None if filter is None else compile_filter(filter),
@@ -480,6 +482,7 @@ def replace(
     channel.consumers.pop(tag, None)
     channel.subscriptions[tag] = wish
     arguments = cast("Mapping[str, object]", method.arguments)
+    wish.ask(told_of(arguments))
     if INFO in arguments:
         _inform(channel, tag, flag(arguments, INFO), session.core.find_queue(session.vhost, name))
     if not method.nowait:

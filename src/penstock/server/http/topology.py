@@ -297,9 +297,9 @@ def consumer_rows(facts: Facts) -> Sequence[Row]:
 def consumer_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     """One consumer with RabbitMQ's field names.
 
-    Reads `kind vhost queue tag client user ack_required exclusive prefetch active unacknowledged`; `client` is an
-    address and perhaps the number of a channel, `host:port/number`; `connection`, where it has one, is the name that
-    `/api/connections` gives it.  `kind` is `queue` or `replay`: the latter takes nothing out of a queue, and has
+    Reads `kind vhost queue tag client user ack_required exclusive prefetch active arguments unacknowledged`; `client`
+    is an address and perhaps the number of a channel, `host:port/number`; `connection`, where it has one, is the name
+    that `/api/connections` gives it.  `kind` is `queue` or `replay`: the latter takes nothing out of a queue, and has
     `state` (behind, live, paused), `bookmark` (all up to it was sent or did not match) and `lag` (durable records of
     the log after that).  What RabbitMQ has no name for comes under `penstock`.
     """
@@ -311,7 +311,7 @@ def consumer_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     connection = str(given.pop("connection", peer))
     active = given.pop("active")
     return {
-        "arguments": {},
+        "arguments": given.pop("arguments", {}),
         "ack_required": given.pop("ack_required"),
         "active": active,
         "activity_status": "up" if active else "waiting",

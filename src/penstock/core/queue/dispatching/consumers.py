@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Protocol
 
@@ -80,9 +80,10 @@ class Consumer:
     """One subscription to one queue."""
 
     __slots__ = (
-        "_timeout", "choked", "client", "closed", "exclusive", "fenced", "filter", "first_grant", "heads", "holder",
-        "leases", "leaving", "level", "limit", "max_backlog", "mixed", "named", "no_ack", "on_overdue", "passive",
-        "priority", "queue", "read", "reported", "serial", "shared", "silent", "standby", "tag", "targets", "timeout",
+        "_timeout", "arguments", "choked", "client", "closed", "exclusive", "fenced", "filter", "first_grant",
+        "heads", "holder", "leases", "leaving", "level", "limit", "max_backlog", "mixed", "named", "no_ack",
+        "on_overdue", "passive", "priority", "queue", "read", "reported", "serial", "shared", "silent",
+        "standby", "tag", "targets", "timeout",
     )  # fmt: skip
 
     def __init__(
@@ -104,12 +105,14 @@ class Consumer:
         timeout: int | None = None,
         on_overdue: Callable[[int], None] | None = None,
         read: tuple[int, int] = (0, 0),
+        arguments: Mapping[str, object] | None = None,
     ) -> None:
         self.queue = queue
         self.serial = serial  # order of subscription
         self.tag = tag
         self.holder = holder
         self.client = client
+        self.arguments = arguments  # what its client asked with, for who looks at it
         self.first_grant = b""  # header of the record of a first delivery to it, once there was one
         self.named = b""  # its names in the header of a record for several, once there was one
         self.no_ack = no_ack

@@ -8,7 +8,7 @@ others, whatever its priority, until it settles or extends something.  With nobo
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Required, TypedDict
 
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, serial_of
@@ -22,6 +22,7 @@ class Terms(TypedDict, total=False):
     tag: Required[str]
     holder: Required[object]  # the session's own object
     client: str
+    arguments: Mapping[str, object] | None
     no_ack: bool
     exclusive: bool  # nobody else may consume
     filter: Matcher | None
