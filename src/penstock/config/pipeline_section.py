@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from os.path import abspath
+from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -187,10 +189,19 @@ class Pipeline(Section):
         """An output that is there twice."""
         seen = set[object]()
         for to in self.to:
-            target = (to.vhost, to.exchange, to.topic or to.queue, to.view, to.table)
+            target = (to.vhost, to.exchange, to.topic or to.queue, to.view, to.table and abspath(to.table))
             if target in seen:
                 return to.topic or to.queue or to.view or to.table
             seen.add(target)
+        return None
+
+    @property
+    def nested(self) -> str | None:
+        """Two tables of which one lies in the other, and would be read with it."""
+        for to in self.to:
+            for other in self.to:
+                if to.table and other.table and Path(abspath(other.table)) in Path(abspath(to.table)).parents:
+                    return f"table {to.table!r} lies in table {other.table!r}"
         return None
 
     @model_validator(mode="after")
@@ -210,6 +221,7 @@ _REFUSED: Refusals[Pipeline] = (
         "sql and python are both given: a pipeline has one of them",
     ),
     (lambda one: one.doubled is not None, "to: {one.doubled!r} is there twice"),
+    (lambda one: one.nested is not None, "to: {one.nested}, whose readers would find its files too"),
     (
         lambda one: one.schedule is not None and "trigger" in one.model_fields_set,
         "a pipeline has either a trigger or a schedule",

@@ -119,6 +119,14 @@ def test_settings_of_spark_are_text() -> None:
         (f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = []\n', "to: needs at least 1 of them, and there is none"),
         (f'{HEAD}from = {{ queue = "q" }}\nsql = ""\nto = [{{ topic = "t" }}]\n', "sql: is empty"),
         (
+            f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ table = "/x/t" }}, {{ table = "/x/./t/" }}]\n',
+            "to: '/x/./t/' is there twice",
+        ),
+        (
+            f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ table = "/x/t/of" }}, {{ table = "/x/t" }}]\n',
+            "to: table '/x/t/of' lies in table '/x/t', whose readers would find its files too",
+        ),
+        (
             f'{HEAD}from = {{ queue = "q" }}\nsql = "s"\nto = [{{ topic = "t" }}, {{ topic = "t" }}]\n',
             "to: 't' is there twice",
         ),

@@ -37,7 +37,15 @@ from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
 from penstock.core.state.streams import Asked, StreamState
-from penstock.core.streams.stream_table import Changes, Holdings, Ranges, StreamTable, chunks_of, refuse_other_topic
+from penstock.core.streams.stream_table import (
+    Changes,
+    Holdings,
+    Ranges,
+    StreamTable,
+    chunks_of,
+    elsewhere,
+    refuse_other_topic,
+)
 from penstock.errors import Fenced, InvalidArgument, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
@@ -331,9 +339,8 @@ class Streams(StreamTable):
         state = self.fenced(name, epoch, "queue")
         if start > state.planned:
             raise PreconditionFailed(
-                f"stream '{name}' has planned {state.planned} batches, and was asked to go on after batch {start}: the "
-                "checkpoint belongs to another stream, another server or an earlier queue of this name; delete it to "
-                f"go on at {state.floor + 1}"
+                f"stream '{name}' has planned {state.planned} batches, and was asked to go on after batch {start}: "
+                f"{elsewhere(state)}"
             )
         if rows_max < 1:
             raise InvalidArgument(f"stream '{name}': a batch has at least 1 row, not {rows_max}")

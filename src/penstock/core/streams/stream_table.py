@@ -93,8 +93,17 @@ class StreamTable:
         """The messages of a planned batch, settled or not.  NotFound when it is no longer known."""
         state = self.state(name)
         if batch not in state.plans:
-            raise NotFound(f"stream '{name}' knows no batch {batch}; it has planned {state.planned}")
+            why = f": {elsewhere(state)}" if batch > state.planned else ""
+            raise NotFound(f"stream '{name}' knows no batch {batch}; it has planned {state.planned}{why}")
         return chunks_of(state.plans[batch])
+
+
+def elsewhere(state: StreamState) -> str:
+    """Why a checkpoint names a batch that was never planned, and what to do."""
+    return (
+        "the checkpoint belongs to another stream, another server or an earlier queue of this name; delete it to "
+        f"go on at {state.floor + 1}"
+    )
 
 
 def chunks_of(pairs: array[int]) -> tuple[Chunk, ...]:
