@@ -24,6 +24,7 @@ from typing import Any, cast
 import orjson
 import pyarrow as pa
 
+from penstock.client.arrays import array_of
 from penstock.client.bodies import Reader
 from penstock.client.link import Link, not_here, rebuilt, said, understood, watch
 from penstock.client.messages import Following, Message, Rows
@@ -372,7 +373,7 @@ class Exchange:
                 if gathered:
                     columns = zip(*gathered, strict=True)
                     kinds = [field.type for field in SETTLE]
-                    arrays = [pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+                    arrays = [array_of(values, kind) for values, kind in zip(columns, kinds, strict=True)]
                     self._writer.write_batch(pa.RecordBatch.from_arrays(cast("Any", arrays), schema=SETTLE))
                     self._unasked = True
                 if ask and self._unasked:

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
+from penstock.client.arrays import array_of, repeated
 from penstock.client.bodies import Reader, decoded, parsed, plain
 from penstock.client.link import OfThisProcess
 from penstock.client.showing import facts
@@ -127,7 +128,7 @@ class Rows:
 
     def settled(self, rows: Sequence[int], verb: str, delay: int | None, reason: str | None) -> pa.RecordBatch:
         """What settles these rows, in ascending order: columns of `SETTLE`."""
-        some = self.batch if len(rows) == len(self) else self.batch.take(pa.array(rows, pa.int64()))
+        some = self.batch if len(rows) == len(self) else self.batch.take(array_of(rows, pa.int64()))
         return settles(some, verb, delay, reason)
 
 
@@ -137,7 +138,7 @@ def settles(some: pa.RecordBatch, verb: str, delay: int | None, reason: str | No
     told: dict[str, Any] = {name: some.column(name) for name in ("lsn", "attempt", "queue") if name in names}
     for name, value in (("verb", verb), ("delay", delay), ("reason", reason)):
         if value is not None:
-            told[name] = pa.repeat(pa.scalar(value, SETTLE.field(name).type), count)
+            told[name] = repeated(value, SETTLE.field(name).type, count)
     columns = [told[field.name] if field.name in told else pa.nulls(count, field.type) for field in SETTLE]
     return pa.RecordBatch.from_arrays(cast("Any", columns), schema=SETTLE)
 

@@ -23,6 +23,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.client.arguments import encoded
+from penstock.client.arrays import array_of, repeated
 from penstock.client.json_bodies import JSON, body_of, is_textless, to_json
 from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
@@ -116,7 +117,7 @@ def one_row(columns: Mapping[str, object]) -> pa.RecordBatch:
         if isinstance(value, float):  # it would be cut to a whole number
             raise InvalidArgument(f"{name} is {value!r}, not a whole number")
         try:
-            arrays.append(pa.array([value], kind))
+            arrays.append(array_of([value], kind))
         except (pa.ArrowException, OverflowError) as error:
             raise InvalidArgument(f"{name} is {value!r}, not {kind}: {error}") from None
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -133,8 +134,8 @@ def carrying(batch: pa.RecordBatch, more: Mapping[str, str]) -> pa.RecordBatch:
     if "headers" in batch.schema.names:
         place = batch.schema.names.index("headers")
         rows = [list({**more, **dict(row or ())}.items()) for row in batch.column(place).to_pylist()]
-        return batch.set_column(place, PUBLISH.field("headers"), pa.array(rows, kind))
-    same: Any = pa.repeat(pa.scalar(list(more.items()), kind), batch.num_rows)
+        return batch.set_column(place, PUBLISH.field("headers"), array_of(rows, kind))
+    same = repeated(list(more.items()), kind, batch.num_rows)
     return batch.append_column(PUBLISH.field("headers"), same)
 
 
@@ -245,11 +246,11 @@ def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 def _mapped(column: Any, kind: pa.DataType) -> Any:
     """Dicts as maps: what reads them makes a struct, whose rows have null for a name that others alone have."""
-    rows = (
+    rows = [
         headers_of({name: value for name, value in (row or {}).items() if value is not None})
         for row in column.to_pylist()
-    )
-    return pa.array(rows, kind)
+    ]
+    return array_of(rows, kind)
 
 
 def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
@@ -257,8 +258,8 @@ def _rows_as_json(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     names = batch.schema.names
     rows = zip(*columns, strict=True) if columns else [()] * batch.num_rows
     bodies = [to_json(dict(zip(names, row, strict=True))) for row in rows]
-    kind = pa.repeat(pa.scalar(JSON, pa.string()), len(bodies))
-    return pa.RecordBatch.from_arrays([pa.array(bodies, pa.binary()), cast("pa.Array[Any]", kind)], schema=wanted)
+    kind = repeated(JSON, pa.string(), len(bodies))
+    return pa.RecordBatch.from_arrays([array_of(bodies, pa.binary()), kind], schema=wanted)
 
 
 def _values(name: str, column: Any) -> list[Any]:

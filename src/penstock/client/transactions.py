@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
+from penstock.client.arrays import array_of
 from penstock.client.link import OfThisProcess, failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
@@ -275,7 +276,5 @@ class Transaction(Block, OfThisProcess):
 
 
 def _batch(rows: list[tuple[Goal, dict[str, object]]]) -> pa.RecordBatch:
-    arrays: list[pa.Array[Any]] = [
-        pa.array([columns[field.name] for _, columns in rows], field.type) for field in PUBLISH
-    ]
+    arrays = [array_of([columns[field.name] for _, columns in rows], field.type) for field in PUBLISH]
     return pa.RecordBatch.from_arrays(arrays, schema=PUBLISH)

@@ -24,6 +24,7 @@ from faststream.response.response import BatchPublishCommand, Response
 
 from penstock.client import aio
 from penstock.client.arguments import encoded
+from penstock.client.arrays import array_of
 from penstock.client.json_bodies import JSON, refuse_not_finite
 from penstock.client.messages import Receipt, TableReceipt
 from penstock.client.outgoing import columns_of, one_row
@@ -225,7 +226,7 @@ class Producer(ProducerProto[PublishCommand]):
 
     async def publish_batch(self, cmd: PublishCommand) -> TableReceipt:
         rows = [await self.row(cmd, body) for body in cmd.batch_bodies]
-        columns = [pa.array([row.get(name) for row in rows], PUBLISH.field(name).type) for name in ROW]
+        columns = [array_of([row.get(name) for row in rows], PUBLISH.field(name).type) for name in ROW]
         chosen = {name: value for name, value in cmd.options.items() if name in OF_ALL}
         return await self.client.publish_table(cmd.destination, pa.table(columns, names=list(ROW)), **chosen)
 

@@ -8,6 +8,7 @@ checkers see the standard decorator.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,9 +54,12 @@ def _on_first_call(cls: type[Any], name: str, *, frozen: bool, slots: bool) -> C
         namespace: dict[str, Any] = {"__doc__": cls.__doc__}
         if hasattr(cls, "__post_init__"):
             namespace["__post_init__"] = cls.__post_init__
+        ends = sys.is_finalizing()
+        if ends:  # the library looks itself up, and names in texts of types, where nothing is any more
+            sys.modules.setdefault("dataclasses", dataclasses)
         twin = dataclasses.make_dataclass(
             cls.__name__,
-            [(one.name, one.type, one) for one in dataclasses.fields(cls)],
+            [(one.name, object if ends else one.type, one) for one in dataclasses.fields(cls)],
             namespace=namespace,
             init=name == "__init__",
             repr=name == "__repr__",
