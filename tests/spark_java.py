@@ -21,6 +21,7 @@ import pyarrow as pa
 from choices import EFFORT
 from flight_house import FlightHouse
 from penstock import connect
+from penstock.client import Client
 from penstock.spark.sessions import QUIET, linked_home, session
 
 FOLDER = Path(sys.prefix).resolve() / "spark-of-tests"
@@ -146,6 +147,34 @@ def work(spark: Any, folder: Path) -> None:
         writer = writer.options(url=house.url, topic="two", checkpointLocation=str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
         assert client.queue("two")["ready"] == 1
+        pipelines(spark, house, client, folder)
+
+
+def pipelines(spark: Any, house: FlightHouse, client: Client, folder: Path) -> None:
+    """What tests of pipelines take: rules, tables, sums, and their files read again.  A Java that runs one pipeline has
+    an eighth less to do then.
+    """
+    from pipeline_lab import define, run  # drivers of tests load this module too
+    from spark_lab import Lab
+
+    lab = Lab(spark, house, client)
+    read = {"from": {"queue": "some", "columns": "id BIGINT, region STRING, total DOUBLE"}}
+    rules = [
+        {"that": "id <> 3", "otherwise": "dead-letter", "topic": "odd"},
+        {"that": "id <> 5", "otherwise": "drop", "fail_above": "50 %"},
+    ]
+    tables = [folder / "table", folder / "sums"]
+    lab.declare("some")
+    to = [{"table": str(tables[0]), "partition_by": ["region"]}, {"topic": "out"}]
+    sums = "SELECT region, count(*) AS n FROM input GROUP BY region"
+    for wanted in (
+        define(name="a", **read, sql="SELECT id, region FROM input", to=to, expect=rules),
+        define(name="b", **read, sql=sums, to=[{"table": str(tables[1])}]),
+    ):
+        lab.publish("some", range(20))
+        run(lab, wanted, folder / "pipelines")
+    for table in tables:
+        assert lab.spark.read.parquet(f"file://{table}").select("region").distinct().count() == 2
 
 
 def main() -> None:
