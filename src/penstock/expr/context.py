@@ -95,6 +95,10 @@ LOOP_BYTES = 4 * 2**20
 """Bytes of bodies that are parsed for one batch on the loop: 10 ms."""
 
 
+LOOP_US = 20_000
+"""Longer than this the evaluations of one batch may not hold the loop."""
+
+
 class TooMuchWork(Exception):
     """The allowance of this message is used up.  Never leaves the compiled function."""
 

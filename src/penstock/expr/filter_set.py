@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, walk
 from penstock.expr.bodies import body_type
+from penstock.expr.context import LOOP_US
 from penstock.expr.filter import Filter, Topics
 from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node
@@ -117,9 +118,6 @@ READING_US = 2
 EVALUATION_US = 0.2
 """Microseconds, about, of one evaluation after that."""
 
-LOOP_US = 20_000
-"""Longer than this the filters of one batch may not hold the loop."""
-
 
 class _Records:
     """The fields of a batch of bodies: read once for each message type that some filter asks for."""
@@ -141,11 +139,12 @@ class _Records:
 class FilterSet:
     """Filters that are asked together.  Each has a slot, a small number, while it is in the set."""
 
-    __slots__ = ("_access", "_apart", "_fields", "_filters", "_free", "slowness")
+    __slots__ = ("_access", "_apart", "_fields", "_filters", "_free", "slowness", "us_a_byte")
 
     def __init__(self, filters: Sequence[Matcher] = ()) -> None:
         """Slots are the places in `filters`."""
         self.slowness = 1  # of the slowest message type that was ever asked for, beside JSON
+        self.us_a_byte = 0.0  # of the type whose dense bodies take the longest, of the same
         self._filters: list[Matcher | None] = []
         self._free: list[int] = []
         self._apart: dict[int, Matcher] = {}  # evaluated for every message, by slot
@@ -157,9 +156,10 @@ class FilterSet:
     def __len__(self) -> int:
         return len(self._apart) + len(self._access)
 
-    def too_much(self, count: int) -> bool:
-        """Whether so many ordinary messages would hold the loop for too long."""
-        return count * (READING_US * self.slowness + EVALUATION_US * len(self._apart)) > LOOP_US
+    def too_much(self, count: int, size: int) -> bool:
+        """Whether so many messages, whose bodies have so many bytes, would hold the loop for too long."""
+        each = READING_US * self.slowness + EVALUATION_US * len(self._apart)
+        return count * each + size * self.us_a_byte > LOOP_US
 
     def add(self, one: Matcher) -> int:
         """Take a filter in; its slot."""
@@ -170,7 +170,8 @@ class FilterSet:
             slot = len(self._filters)
             self._filters.append(one)
         if isinstance(one, Filter):
-            self.slowness = max(self.slowness, body_type(one.message_type).slowness)
+            kind = body_type(one.message_type)
+            self.slowness, self.us_a_byte = max(self.slowness, kind.slowness), max(self.us_a_byte, kind.us_a_byte)
         access = access_of(one.tree) if isinstance(one, Filter) else None
         if access is None:
             self._apart[slot] = one

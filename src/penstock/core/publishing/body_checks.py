@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
 
 from penstock.core.effects import Question
 from penstock.errors import InvalidArgument, PreconditionFailed
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES
+from penstock.expr.bodies import heavy
 from penstock.expr.json_schema import TOLD_MOST, BodyCheck, compile_check
 from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import listed
@@ -184,6 +184,6 @@ def _judged(batch: Publishes, check: Check) -> Mapping[int, int]:
 def _holds_up(check: BodyCheck, bodies: Sequence[bytes]) -> bool:
     """Whether to look at these would hold the loop up; bodies: one or more."""
     sizes = list(map(len, bodies))
-    if len(bodies) > LOOP_ROWS or sum(sizes) > LOOP_BYTES or max(sizes) > LOOP_BODY:
+    if len(bodies) > LOOP_ROWS or heavy(check.kind, sizes):
         return True
     return sum(sizes) * check.costliest > LOOP_WORK and sum(map(check.bound, bodies)) > LOOP_WORK

@@ -18,7 +18,7 @@ from penstock.core.queue.staging import Told, key_text
 from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
 from penstock.expr.bodies import body_type
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_US, LOOP_VISITS, HandOver, meter
 from penstock.expr.tree import Scalar
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
@@ -29,9 +29,6 @@ from penstock.records.queue_settings import QueueSettings
 
 FILTER_US = 0.5
 """About what reading a field of a body takes for one more filter."""
-
-LOOP_US = 20_000
-"""Longer than this the filters of one batch may not hold the loop."""
 
 
 @dataclass(slots=True)
@@ -79,9 +76,9 @@ def costly(batch: Publishes, name: str, value: Value, rows: Sequence[int], us: f
     left = [row for row in rows if row not in known] if known else list(rows)
     bodies = batch.bodies
     sizes = [len(bodies[row]) for row in left]
-    us *= body_type(value.message_type).slowness
-    size = sum(sizes)
-    if sizes and (max(sizes) > LOOP_BODY or size > LOOP_BYTES or len(sizes) * us + size * value.us_a_byte > LOOP_US):
+    kind, size = body_type(value.message_type), sum(sizes)
+    us = len(sizes) * us * kind.slowness + size * (kind.us_a_byte + value.us_a_byte)
+    if sizes and (max(sizes) > LOOP_BODY or size > LOOP_BYTES or us > LOOP_US):
         return left
     return []
 
@@ -157,12 +154,13 @@ def _affordable(
     batch: Publishes, bodies: list[bytes], rows: Sequence[int], here: list[int], plan: Plan, asking: Asking
 ) -> list[int]:
     """Of the places those that may be evaluated on the loop; the others are asked."""
-    cost = FILTER_US * (len(plan.filters) + plan.together.slowness)
+    each, us_a_byte = FILTER_US * (len(plan.filters) + plan.together.slowness), plan.together.us_a_byte
     kept: list[int] = []
     away: list[int] = []
     for place in here:
         size = len(bodies[rows[place]])
-        if size <= LOOP_BODY and asking.room >= size and asking.us >= 0:
+        cost = each + size * us_a_byte
+        if size <= LOOP_BODY and asking.room >= size and asking.us >= size * us_a_byte:
             asking.room -= size
             asking.us -= cost
             kept.append(place)
@@ -252,8 +250,9 @@ def keys_of(
     values = [compile_value(text) for text in expressions(settings)]
     if any(value.needs_body for value in values):
         sizes = [len(batch.bodies[row]) for row in rows]
-        us: float = len(rows) * EVALUATION_US * sum(body_type(value.message_type).slowness for value in values)
-        us += sum(sizes) * sum(value.us_a_byte for value in values)
+        kinds = [body_type(value.message_type) for value in values]
+        us: float = len(rows) * EVALUATION_US * sum(kind.slowness for kind in kinds)
+        us += sum(sizes) * (sum(value.us_a_byte for value in values) + sum(kind.us_a_byte for kind in kinds))
         if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or us > LOOP_US:
             return None
     columns = [_texts(value, batch, rows, chunk, time) for value in values]

@@ -8,13 +8,14 @@ expressions, so not all are kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import orjson
 
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.bodies.body_type import BodyType, Fields, Made, Whole
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_US
 from penstock.records.message_bodies import read_exact
 from penstock.records.message_types import (
     AVRO,
@@ -74,33 +75,33 @@ def _binary() -> BodyType:
 def _nvfix() -> BodyType:
     from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
-    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4)
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4, us_a_byte=0.08)
 
 
 def _fix() -> BodyType:
     from penstock.expr.bodies.delimited import read_fix, write_fix
 
-    return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8)
+    return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8, us_a_byte=0.3)
 
 
 def _xml() -> BodyType:
     from penstock.expr.bodies.markup import read_xml
 
-    return BodyType("xml", "XML", Made(read_xml), slowness=50)
+    return BodyType("xml", "XML", Made(read_xml), slowness=50, us_a_byte=0.3)
 
 
 def _msgpack() -> BodyType:
     from penstock.expr.bodies.packed import exact_msgpack, read_msgpack, write_msgpack
 
     return BodyType(
-        "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack, slowness=3,
+        "msgpack", "MessagePack", Made(read_msgpack, exact_msgpack), write_msgpack, slowness=3, us_a_byte=0.6,
     )  # fmt: skip
 
 
 def _bson() -> BodyType:
     from penstock.expr.bodies.bson import exact_bson, read_bson, write_bson
 
-    return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, slowness=5)
+    return BodyType("bson", "BSON", Made(read_bson, exact_bson), write_bson, slowness=5, us_a_byte=0.2)
 
 
 _ROWS: Mapping[MessageType, Callable[[], BodyType]] = {
@@ -118,13 +119,15 @@ assert tuple(_ROWS) == MESSAGE_TYPES
 def _avro(schemas: Schemas) -> BodyType:
     from penstock.expr.bodies.avro import avro_reading
 
-    return BodyType(AVRO, "Avro", Made(avro_reading(schemas)), slowness=4, header=schemas.header)
+    read = Made(avro_reading(schemas))
+    return BodyType(AVRO, "Avro", read, slowness=4, us_a_byte=0.4, header=schemas.header)
 
 
 def _protobuf(schemas: Schemas) -> BodyType:
     from penstock.expr.bodies.protobuf import protobuf_reading
 
-    return BodyType(PROTOBUF, "protobuf", Made(protobuf_reading(schemas)), slowness=8, header=schemas.header)
+    read = Made(protobuf_reading(schemas))
+    return BodyType(PROTOBUF, "protobuf", read, slowness=8, us_a_byte=0.2, header=schemas.header)
 
 
 _WITH_SCHEMAS: Mapping[str, Callable[[Schemas], BodyType]] = {AVRO: _avro, PROTOBUF: _protobuf}
@@ -152,3 +155,9 @@ def body_type(kind: MessageType) -> BodyType:
         ) from None
     except ValueError as error:
         raise InvalidArgument(f"message_type {kind[:60]!r}: {error}") from None
+
+
+def heavy(kind: MessageType, sizes: Sequence[int]) -> bool:
+    """Whether to read bodies of this type, of so many bytes each, would hold the loop up."""
+    size = sum(sizes)
+    return bool(size) and (max(sizes) > LOOP_BODY or size > LOOP_BYTES or size * body_type(kind).us_a_byte > LOOP_US)

@@ -38,7 +38,7 @@ def plain(value: object, told: dict[type, Told], levels: int = DEPTH) -> object:
     if kind is list:
         if levels < 0:
             raise too_deep()
-        return [plain(one, told, levels - 1) for one in cast("list[object]", value)]
+        return [one if type(one) in SIMPLE else plain(one, told, levels - 1) for one in cast("list[object]", value)]
     tell = told.get(kind)
     if tell is None:
         return value

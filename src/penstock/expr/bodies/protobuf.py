@@ -112,6 +112,23 @@ class _Budget:
             raise ValueError(f"it has more than {VALUES_MOST} values")
 
 
+class _Plan:
+    """How a message is told."""
+
+    __slots__ = ("absent", "told")
+
+    def __init__(self, about: Descriptor) -> None:
+        self.told = {field.name: _told(field) for field in about.fields}
+        self.absent: dict[str, object] = {}  # what it has where a body says nothing
+        for field in about.fields:
+            if field.is_repeated:
+                entry = field.message_type is not None and field.message_type.GetOptions().map_entry
+                self.absent[field.name] = {} if entry else []
+            elif not field.has_presence:
+                told, value = self.told[field.name], field.default_value
+                self.absent[field.name] = value if told is None else told(value)
+
+
 class _Messages:
     """The messages of some files."""
 
@@ -126,7 +143,7 @@ class _Messages:
             raise ValueError(f"no message {name[:60]!r} in these files: {str(error)[:200]}") from None
         self._mapped = _googles_own(pool)
         self._classes: dict[str, Any] = {}
-        self._plans: dict[str, list[tuple[FieldDescriptor, Told | None]]] = {}
+        self._plans: dict[str, _Plan] = {}
 
     def at(self, places: list[int]) -> Descriptor:
         """The message at these indexes of the file that has the wanted one."""
@@ -156,19 +173,19 @@ class _Messages:
                 raise ValueError(str(error)) from None
         plan = self._plans.get(about.full_name)
         if plan is None:
-            plan = self._plans[about.full_name] = [(field, _told(field)) for field in about.fields]
-        budget.take(1 + len(plan))
-        out: dict[str, object] = {}
-        has = type(message).HasField  # of the message itself this may be a field
-        for field, told in plan:
+            plan = self._plans[about.full_name] = _Plan(about)
+        budget.take(1 + len(plan.told))
+        out = dict(plan.absent)
+        for field, value in type(message).ListFields(message):  # of the message itself this may be a field
+            if field.is_extension:
+                continue
             name = field.name
             if field.is_repeated:
-                out[name] = self._many(field, getattr(message, name), told, budget)
+                out[name] = self._many(field, value, plan.told[name], budget)
             elif field.message_type is not None:
-                if has(message, name):
-                    out[name] = self._plain(getattr(message, name), field.message_type, budget)
-            elif not field.has_presence or has(message, name):
-                value = getattr(message, name)
+                out[name] = self._plain(value, field.message_type, budget)
+            else:
+                told = plan.told[name]
                 out[name] = value if told is None else told(value)
         return out
 

@@ -20,7 +20,8 @@ from penstock.core.effects import Act, Gone, Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.errors import Refused
 from penstock.expr import Filter, TopicPattern
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES
+from penstock.expr.bodies import heavy
+from penstock.expr.context import LOOP_BODY
 from penstock.records.chunks import LSN_LIMIT, Chunk, as_chunk
 from penstock.records.entries import Control, Entry, Group, Publishes, Rows, Topic
 from penstock.records.event_actions import OnPublish
@@ -328,10 +329,11 @@ class Acts:
         """Their rows; what their filters cannot judge here is judged off the loop first."""
         self._portion.read(sum(map(len, rows.bodies)), len(rows))
         filters = {one for rule, chosen, _, _ in event.rules for one in (rule.condition, chosen) if one is not None}
-        large = max(map(len, rows.bodies), default=0) > LOOP_BODY or sum(map(len, rows.bodies)) > LOOP_BYTES
+        sizes = list(map(len, rows.bodies))
+        large = any(heavy(one.message_type, sizes) for one in filters)
         batch = Publishes(rows.topics, rows.properties, rows.bodies)
         then = partial(self._judged, event, rows, batch)
-        if large and filters:
+        if large:
             self.judges.evaluate(batch, [Question(one, list(range(len(rows)))) for one in filters], then)
         else:
             then()

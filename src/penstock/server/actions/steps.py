@@ -31,7 +31,8 @@ from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
 from penstock.errors import DiskFull, NotFound, PenstockError, Refused
 from penstock.expr import Filter
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES
+from penstock.expr.bodies import heavy
+from penstock.expr.context import LOOP_BODY
 from penstock.records import properties as header_codec
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
@@ -105,7 +106,7 @@ class Walk:
     def _read(self, rows: Rows) -> None:
         chosen, bodies = self._filter, rows.bodies
         self._portion.read(sum(map(len, bodies)), len(rows))
-        if chosen is not None and (max(map(len, bodies), default=0) > LOOP_BODY or sum(map(len, bodies)) > LOOP_BYTES):
+        if chosen is not None and heavy(chosen.message_type, list(map(len, bodies))):
             batch = Publishes(rows.topics, rows.properties, bodies)
             then = partial(self._judged, rows, batch)
             self._judges.evaluate(batch, [Question(chosen, list(range(len(rows))))], then)

@@ -13,7 +13,7 @@ from penstock.core.effects import Question
 from penstock.core.publishing.published import read_traits
 from penstock.errors import AccessRefused
 from penstock.expr import Filter
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES
+from penstock.expr.bodies import heavy
 from penstock.records.entries import Publishes, Topic
 from penstock.records.remembered import Remembered
 from penstock.server.people.entitlements import Need, Rights, narrowed
@@ -70,7 +70,7 @@ class Entitled:
         for one, rows in filters.items():
             known = {} if judged is None else judged.get(one.text, {})
             asked = [row for row in rows if row not in known]
-            if _heavy([len(run.bodies[row]) for row in asked]):
+            if heavy(one.message_type, [len(run.bodies[row]) for row in asked]):
                 self._ask(channel, run, one, asked, judged)
                 return False
             found = one.matches([run.bodies[row] for row in asked], [run.properties_of(row) for row in asked])
@@ -140,11 +140,6 @@ class Entitled:
         if bad:
             intake.take(channel, run.part(0, bad), judged or {})  # at once, for the channel is closed behind them
         self._session.fail_channel(run.channel, error, methods.BasicPublish)
-
-
-def _heavy(sizes: list[int]) -> bool:
-    """Whether bodies of these sizes are too much to be parsed on the loop."""
-    return bool(sizes) and (max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES)
 
 
 def consuming(session: Session, name: str, text: str | None) -> Filter | None:

@@ -22,6 +22,7 @@ from penstock.core.queue.order.ranks import rank_of
 from penstock.core.queue.staging import key_text
 from penstock.errors import PenstockError
 from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
+from penstock.expr.bodies import body_type
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck, compile_check
@@ -44,9 +45,13 @@ CHILD_BODY = 1 << 20
 CHILD_STEPS = 1 << 20
 """Of a schema for a body, beyond which another process looks at it: 3 to 10 ms."""
 
+CHILD_US = 160_000
+"""Of reading a body, as `us_a_byte` of its type has it, beyond which another process parses it."""
+
 SLICE_ROWS = 500
 SLICE_BYTES = 256 * 1024
-"""What is evaluated between two breaths: about half a millisecond."""
+SLICE_US = 20_000
+"""What is evaluated between two breaths: about half a millisecond, or this of dense bodies of other types than JSON."""
 
 BREATH_S = 50e-6
 """How long a breath is: any real sleep hands the interpreter over, and a longer one would only delay the answer."""
@@ -65,28 +70,32 @@ def breathe() -> None:
     time.sleep(BREATH_S)
 
 
-def slices(rows: Sequence[int], sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+def slices(rows: Sequence[int], sizes: Sequence[int], us_a_byte: float = 0.0) -> Iterator[Sequence[int]]:
     """Rows in pieces that are evaluated between two breaths."""
     start, n = 0, len(rows)
+    most = min(SLICE_BYTES, SLICE_US / us_a_byte) if us_a_byte else SLICE_BYTES
     while start < n:
         size, stop = sizes[start], start + 1
-        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= SLICE_BYTES:
+        while stop < n and stop - start < SLICE_ROWS and size + sizes[stop] <= most:
             size += sizes[stop]
             stop += 1
         yield rows[start:stop]
         start = stop
 
 
-def _portions(rows: Messages) -> Iterator[tuple[int, Messages]]:
+def _portions(rows: Messages, us_a_byte: float) -> Iterator[tuple[int, Messages]]:
     """Slices of the rows, each with the place of its first row and followed by a breath."""
-    for part in slices(range(len(rows.bodies)), list(map(len, rows.bodies))):
+    for part in slices(range(len(rows.bodies)), list(map(len, rows.bodies)), us_a_byte):
         yield part[0], rows.some(slice(part[0], part[-1] + 1))
         breathe()
 
 
-def _elsewhere(ask: Ask | None, job: str, asked: Mapping[str, object], rows: Messages) -> dict[str, Any] | None:
+def _elsewhere(
+    ask: Ask | None, job: str, asked: Mapping[str, object], rows: Messages, us_a_byte: float
+) -> dict[str, Any] | None:
     """What the child tells of one large body; None for smaller ones, and when it could not tell."""
-    if ask is None or len(rows.bodies[0]) <= CHILD_BODY:
+    size = len(rows.bodies[0])
+    if ask is None or (size <= CHILD_BODY and size * us_a_byte <= CHILD_US):
         return None
     topic, lsns, times = rows.topic_of(0), rows.lsns, rows.times
     message: dict[str, object] = {
@@ -121,9 +130,10 @@ def made_of(value: Value, made: Made, messages: Messages, ask: Ask | None = None
 
     Any thread but the loop's.
     """
-    out = list[Any]()
-    for _, rows in _portions(messages):
-        told = _elsewhere(ask, "make", {"text": value.text, "made": made}, rows) if value.needs_body else None
+    out, us_a_byte = list[Any](), body_type(value.message_type).us_a_byte
+    asked = {"text": value.text, "made": made}
+    for _, rows in _portions(messages, us_a_byte):
+        told = _elsewhere(ask, "make", asked, rows, us_a_byte) if value.needs_body else None
         if told is None:
             out += map(MAKERS[made], value.values(*rows))
         else:
@@ -172,8 +182,9 @@ def look(filters: Sequence[Matcher], messages: Messages, ask: Ask | None = None)
     """For each filter the places of the messages that match, ascending.  Any thread but the loop's."""
     out: list[list[int]] = [[] for _ in filters]
     together = FilterSet(filters)
-    for start, rows in _portions(messages):
-        told = _elsewhere(ask, "judge", {"texts": [one.text for one in filters]}, rows)
+    texts = {"texts": [one.text for one in filters]}
+    for start, rows in _portions(messages, together.us_a_byte):
+        told = _elsewhere(ask, "judge", texts, rows, together.us_a_byte)
         if told is None:
             found = together.matches(*rows)
         else:

@@ -212,7 +212,8 @@ class Targets:
             properties = [properties[row] for row in rows] if isinstance(properties, list) else properties
             topics = [topics[row] for row in rows] if isinstance(topics, list) else topics
         sizes = list(map(len, bodies))
-        if max(sizes) > LOOP_BODY or sum(sizes) > LOOP_BYTES or self._following.too_much(len(bodies)):
+        size = sum(sizes)
+        if max(sizes) > LOOP_BODY or size > LOOP_BYTES or self._following.too_much(len(bodies), size):
             return None
         try:
             with meter.bounded():
