@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from penstock.core.sow.index import BATCHED, NEVER, Index, Ints, Leaf, Numbers, Put, Snapshot, packed_array, unpack_put
 from penstock.expr.batches import Properties
-from penstock.expr.bodies import body_type
+from penstock.expr.bodies import body_most, body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
@@ -55,6 +55,11 @@ class KeyRule:
     def given(self) -> bool:
         """Whether the publisher gives the key."""
         return not self.paths
+
+    @property
+    def body_most(self) -> int:
+        """Bytes of a body from which on nothing is read of it on the loop."""
+        return body_most(self.message_type)
 
     def of_text(self, text: str) -> int | str:
         """The number of a key that a publisher gave; a sentence if it cannot be one."""

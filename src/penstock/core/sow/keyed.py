@@ -20,7 +20,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.publishing.published import Published, Refusal, TraitsMemo
 from penstock.core.sow.holding import Cut, Sow, parse_number
 from penstock.core.sow.index import NEVER, Ints, Numbers, Put, pack_drop, pack_one, pack_put
-from penstock.core.sow.rows import LARGE, KeyedRows, Work, is_delta
+from penstock.core.sow.rows import KeyedRows, Work, is_delta
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
@@ -120,7 +120,7 @@ class Keyed(KeyedRows):
         if batch.keyed is not None and batch.keyed[0] == sow.id:
             return batch.keyed[1]
         bodies = listed(batch.bodies)
-        if batch.size > LARGE and any(len(body) > LARGE for body in bodies):
+        if max(map(len, bodies)) > sow.rule.body_most:
             return None  # their keys were worked out before, one by one
         return sow.rule.of_bodies(bodies, batch.properties)
 

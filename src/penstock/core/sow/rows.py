@@ -14,19 +14,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
-from penstock.core.sow.holding import Bodies, Nothing, Sow, Sows
+from penstock.core.sow.holding import Bodies, KeyRule, Nothing, Sow, Sows
 from penstock.core.sow.select import merge
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic, measured
-from penstock.records.message_bodies import listed
+from penstock.records.message_bodies import lengths, listed
 from penstock.records.message_types import MessageType
 
 if TYPE_CHECKING:
     from penstock.core.publishing.body_checks import BodyChecks
-
-LARGE = 256 * 1024
-"""Bytes from which on a body is not read on the event loop."""
 
 KEPT_BYTES = 64 << 20
 
@@ -121,17 +118,17 @@ class KeyedRows:
 
     def number(self, sow: Sow, batch: Publishes, row: int, body: bytes, traits: Traits) -> int | str:
         """The number of the key of a row with this body; a sentence if it has none."""
-        if len(body) > LARGE:
+        if self.worked:
             known = self.worked.get(body, sow.id)
             if isinstance(known, int | str):
                 return known
         return number_of_row(sow, body, batch.properties_of(row), traits)
 
-    def _large_merge(self, lsn: int, body: bytes, kind: MessageType) -> Iterator[Job]:
+    def _large_merge(self, lsn: int, body: bytes, rule: KeyRule) -> Iterator[Job]:
         """The merge of a delta with this record, if the two are large and it was not worked out before."""
         record = self.bodies.get(lsn) if lsn else None
-        if record is not None and len(record) + len(body) > LARGE and self.worked.get(body, -lsn) is None:
-            yield Job(body, -lsn, partial(_tried, record, body, kind))
+        if record is not None and len(record) + len(body) > rule.body_most and self.worked.get(body, -lsn) is None:
+            yield Job(body, -lsn, partial(_tried, record, body, rule.message_type))
 
     def heavy(self, batch: Publishes, *, merging: bool) -> list[Job]:
         """What is to be worked out off the loop before this batch is published: keys of large bodies; when these are
@@ -139,16 +136,19 @@ class KeyedRows:
         """
         topics = self._topics(batch)
         out: list[Job] = []
-        if not topics or (not merging and batch.size <= LARGE):
+        if not topics:
+            return out
+        if not merging and lengths(batch.bodies).max() <= min(sow.rule.body_most for sow in topics.values()):
             return out
         whole = listed(batch.bodies)
         for row, sow, traits in self.rows_of(batch, topics):
             body = whole[row]
             if not merging:
-                if len(body) > LARGE and not sow.rule.given and self.worked.get(body, sow.id) is None:
-                    out.append(Job(body, sow.id, partial(sow.rule.of_body, body, batch.properties_of(row))))
+                rule = sow.rule
+                if len(body) > rule.body_most and not rule.given and self.worked.get(body, sow.id) is None:
+                    out.append(Job(body, sow.id, partial(rule.of_body, body, batch.properties_of(row))))
             elif is_delta(batch, traits) and isinstance(number := self.number(sow, batch, row, body, traits), int):
-                out += self._large_merge(sow.index.get(number), body, sow.rule.message_type)
+                out += self._large_merge(sow.index.get(number), body, sow.rule)
         if out:
             batch.bodies = whole  # for good: an answer is found by the object that it is about
         return out
@@ -245,7 +245,7 @@ class Work:
                 self.merged.add(row)
             if merging:
                 latest[sow.id, number] = body
-            if len(bodies[row]) > LARGE:
+            if keyed.worked:
                 keyed.worked.forget(bodies[row], sow.id)
             self.numbers[row] = number
             self.rows.setdefault(sow, []).append(row)

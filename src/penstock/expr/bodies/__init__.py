@@ -157,6 +157,16 @@ def body_type(kind: MessageType) -> BodyType:
         raise InvalidArgument(f"message_type {kind[:60]!r}: {error}") from None
 
 
+BODY_US = 2_000
+"""Reading one of many bodies takes this long on the loop at most."""
+
+
+def body_most(kind: MessageType) -> int:
+    """Bytes of the largest body of this type that the loop reads itself."""
+    us_a_byte = body_type(kind).us_a_byte
+    return min(LOOP_BODY, int(BODY_US / us_a_byte)) if us_a_byte else LOOP_BODY
+
+
 def heavy(kind: MessageType, sizes: Sequence[int]) -> bool:
     """Whether to read bodies of this type, of so many bytes each, would hold the loop up."""
     size = sum(sizes)

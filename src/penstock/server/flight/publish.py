@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from penstock.core.queue import refusing
-from penstock.core.sow.rows import LARGE
 from penstock.errors import InvalidArgument, PenstockError, Refused, Unavailable
 from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import lengths, listed
@@ -176,10 +175,11 @@ class Publishing:
     def _parts(self, command: Publish, upload: Upload) -> Iterator[Upload]:
         """An upload as it is stored: whole, unless its rows are deltas to the records of a topic."""
         by_name = self.engine.core.sows.by_name
-        if not by_name or all((command.vhost, command.exchange, name) not in by_name for name in upload.names):
+        found = (by_name.get((command.vhost, command.exchange, name)) for name in upload.names if by_name)
+        if (most := min((sow.rule.body_most for sow in found if sow is not None), default=None)) is None:
             yield upload
             return
-        if command.delta or (upload.size > LARGE and int(lengths(upload.bodies).max()) > LARGE):
+        if command.delta or (upload.size > most and int(lengths(upload.bodies).max()) > most):
             upload.bodies = listed(upload.bodies)  # what is worked out about a large body is known by its object
         if not command.delta or len(upload) <= DELTAS_AT_ONCE:
             yield upload
@@ -189,10 +189,10 @@ class Publishing:
 
     def _keys(self, command: Publish, upload: Upload) -> tuple[int, list[int]] | None:
         """The keys of a large upload to a SOW topic, worked out before the loop has it."""
-        if upload.name_of is not None or (len(upload) < KEYED_HERE and upload.size <= LARGE):
+        if upload.name_of is not None:
             return None
         sow = self.engine.core.sows.by_name.get((command.vhost, command.exchange, upload.names[0]))
-        if sow is None or sow.rule.given:
+        if sow is None or sow.rule.given or (len(upload) < KEYED_HERE and upload.size <= sow.rule.body_most):
             return None
         bodies, heads, numbers = listed(upload.bodies), upload.properties, list[int]()
         for start in range(0, len(bodies), KEYED_HERE):
