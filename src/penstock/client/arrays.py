@@ -66,8 +66,11 @@ def _numbers(values: Sequence[object], kind: pa.DataType) -> pa.Array[Any] | Non
     if not _all_of(int, values):
         return None
     try:
-        data = np.array([value or 0 for value in cast("Sequence[int | None]", values)], f"i{kind.bit_width // 8}")
+        wide = np.array([value or 0 for value in cast("Sequence[int | None]", values)], "i8")
     except OverflowError:
+        return None
+    data = wide.astype(f"i{kind.bit_width // 8}", copy=False)  # NumPy before 2 cuts numbers that are too large for it
+    if data is not wide and not np.array_equal(data, wide):
         return None
     return pa.Array.from_buffers(kind, len(values), [_present(values), _buffer(data)])
 
