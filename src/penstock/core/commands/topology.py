@@ -24,8 +24,8 @@ from penstock.core.publishing.body_checks import Failures
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.dispatching.roster import Terms
 from penstock.core.queue.queue import Queue
-from penstock.core.sow.holding import Bodies, Sow, Sows
-from penstock.core.sow.rows import Answer, Job
+from penstock.core.sow.holding import Sow, Sows
+from penstock.core.sow.rows import Answer, Bodies, Job
 from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.register import check_expressions
 from penstock.core.topology.routing import Taker

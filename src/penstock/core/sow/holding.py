@@ -2,7 +2,7 @@
 
 The living core and the fold share it.  A topic's id is the LSN of the declare that gave it its key; another key is
 another id, and begins with no record.  So does another type, but for one that has more schemas than that, or fewer.
-Bodies of present records are asked of the shell (`Bodies`).
+Bodies of present records are asked of the shell (`rows.Bodies`).
 
     number of a key = first 8 bytes of BLAKE2b over  domain 0x1F value 0x1F value ...
 
@@ -428,35 +428,6 @@ class Sows:
             sow = self.declared(number, name, topics[name])
             if sow is not None:
                 sow.index = Index.load(state.numbers[:], state.lsns[:], state.deadlines[:])
-
-
-class Bodies(Protocol):
-    """Bodies of messages by LSN, as far as they are at hand."""
-
-    def has(self, lsn: int) -> bool:
-        """Whether `get` knows the message, be it that it cannot be read."""
-        ...
-
-    def get(self, lsn: int) -> bytes | None:
-        """The body of a message; None when it is not at hand."""
-        ...
-
-    def keep(self, lsn: int, body: bytes | None) -> None:
-        """A body that may be asked for again."""
-        ...
-
-
-class Nothing:
-    """Stands for `Bodies` where nobody has any."""
-
-    def has(self, lsn: int) -> bool:
-        return False
-
-    def get(self, lsn: int) -> bytes | None:
-        return None
-
-    def keep(self, lsn: int, body: bytes | None) -> None:
-        """Not kept: nobody would ask here."""
 
 
 def fold(sows: Sows, puts: npt.NDArray[np.bool_], values: Ints, offsets: Ints) -> None:

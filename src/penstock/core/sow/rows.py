@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
-from penstock.core.sow.holding import Bodies, KeyRule, Nothing, Sow, Sows
+from penstock.core.sow.holding import KeyRule, Sow, Sows
 from penstock.core.sow.select import merge
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
@@ -73,6 +73,35 @@ class Worked:
 
 def _size_of(body: bytes, answer: Answer) -> int:
     return len(body) + (len(answer) if isinstance(answer, bytes) else 0)
+
+
+class Bodies(Protocol):
+    """Bodies of messages by LSN, as far as they are at hand."""
+
+    def has(self, lsn: int) -> bool:
+        """Whether `get` knows the message, be it that it cannot be read."""
+        ...
+
+    def get(self, lsn: int) -> bytes | None:
+        """The body of a message; None when it is not at hand."""
+        ...
+
+    def keep(self, lsn: int, body: bytes | None) -> None:
+        """A body that may be asked for again."""
+        ...
+
+
+class Nothing:
+    """Stands for `Bodies` where nobody has any."""
+
+    def has(self, lsn: int) -> bool:
+        return False
+
+    def get(self, lsn: int) -> bytes | None:
+        return None
+
+    def keep(self, lsn: int, body: bytes | None) -> None:
+        """Not kept: nobody would ask here."""
 
 
 STEPS_MOST = 1 << 24
