@@ -9,6 +9,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.queue import delays, expiry
 from penstock.core.queue.queue import Queue
+from penstock.records.kinds import Kind
 from unit.core_queue.test_queue import Bench
 
 A, B = 1, 2
@@ -162,3 +163,20 @@ def test_what_is_over_and_goes_in_a_later_step_is_replaced_by_nobody(
         q.advance(0)
     assert ready(q) == [new]
     assert q.reasons() == ["time_limit"] * 3
+
+
+def test_what_a_newer_value_replaces_takes_no_place_of_a_ring_as_it_comes_back() -> None:
+    """It goes before anybody gives way to it: the other that comes back with it has a place."""
+    q = bench(ring_size=2)
+    worker = q.worker(max_backlog=2)
+    other, old = publish(q, B), publish(q, A)
+    assert q.sent(worker) == [other, old]
+    newer = publish(q, A)
+    q.log()
+    q.queue.unsubscribe(q.now, [worker], q.sink, requeue=True)
+    assert sorted(ready(q)) == [other, newer]
+    assert q.queue.leased == 0
+    assert [(kind, pairs) for kind, _, pairs in q.log()] == [
+        (Kind.RETURN, [other, other + 1, old, old + 1]),
+        (Kind.DROP, [old, old + 1]),
+    ]
