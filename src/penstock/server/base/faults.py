@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from threading import Lock
 from traceback import walk_tb
-from types import FrameType, MethodType
+from types import FrameType, MethodType, TracebackType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from penstock.errors import PenstockError
@@ -45,6 +45,9 @@ SITES_MOST = 512
 
 REST_LEAST_US, REST_MOST_US = 1_000_000, 60_000_000
 """How long work is put off that has failed: longer each time that it fails again."""
+
+FIRST_FRAMES, LAST_FRAMES = 8, 56
+"""Of a traceback that is told: each of a thousand, where something nests too deep, takes a millisecond to write."""
 
 TOLD = "an internal error: the log of the server tells more"
 """What whoever is ended for a fault hears."""
@@ -83,7 +86,8 @@ class Reports:
             else:
                 more, known[:] = int(known[1]) + 1, (now, 0)
         if known is None:
-            logger.error("a fault ended what was asked for (%s)", kind, exc_info=error)
+            told = type(error), error, _bounded(error.__traceback__)
+            logger.error("a fault ended what was asked for (%s)", kind, exc_info=told)
         else:
             logger.error("%d more faults (%s) at %s:%d: %s", more, kind, place, line, name)
 
@@ -93,6 +97,19 @@ class Reports:
         if fault:
             self.tell(error, kind)
         return fault
+
+
+def _bounded(traceback: TracebackType | None) -> TracebackType | None:
+    """Where it began and where it ended, without what is between where that is much."""
+    frames = list[TracebackType]()
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    if len(frames) > FIRST_FRAMES + LAST_FRAMES:
+        frames[FIRST_FRAMES:-LAST_FRAMES] = []
+    for one in reversed(frames):
+        traceback = TracebackType(traceback, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return traceback
 
 
 reports = Reports()
