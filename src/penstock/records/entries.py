@@ -57,7 +57,7 @@ class Publishes:
     priority: list[int] | None = None  # 0..255
     transient: bool | list[bool] = False
     wanted: int = 0  # how many (row, queue) pairs wait for a delivery: when it reaches 0 the bodies may leave memory
-    size: int = 0  # bytes of bodies and properties
+    size: int = 0  # bytes of bodies and properties; 0: nobody has counted them yet
     plain: int = -1  # the delivery mode of all rows, if it is known that their headers ask for nothing else
     judged: dict[str, dict[int, int]] | None = None  # what filters said of rows before: text -> row -> does it pass
     delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
