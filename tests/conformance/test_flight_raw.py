@@ -251,7 +251,14 @@ def test_a_stale_settle_is_counted_and_no_error(house: FlightHouse, raw: Raw) ->
                              "queue": pa.nulls(1, pa.string())})  # fmt: skip
     told = subscribed(reader)
     assert told.pop("consumer")  # its name in a transaction
-    assert told == {"effective_backlog": None, "queues": ["q"], "lease_period": None, "leased": True, "term": 0}
+    assert told == {
+        "effective_backlog": None,
+        "queues": ["q"],
+        "lease_period": None,
+        "strict": False,
+        "leased": True,
+        "term": 0,
+    }
     writer.write_with_metadata(batch, b'{"number": 1}')
     said = json.loads(reader.read_chunk().app_metadata.to_pybytes())
     assert said == {"answer": 1, "affected": 0, "stale": 1}

@@ -69,6 +69,9 @@ logger = logging.getLogger("penstock.worker")
 TAKE_S = 0.2
 """How long one look for messages waits: a stop is noticed so late, since nothing can wake what waits for the server."""
 
+GIVEN_BACK_S = 5.0
+"""For what was interrupted to be given back, however short the grace: a connection that ends before tells no result."""
+
 AT_ONCE = 1000
 """Messages that one look brings."""
 
@@ -261,7 +264,7 @@ class Running:
             task.cancel()
         if late:
             logger.warning("%s: %d interrupted: they did not end within %g s", self.worker.name, len(late), grace)
-            await asyncio.wait(late, timeout=grace)
+            await asyncio.wait(late, timeout=max(grace, GIVEN_BACK_S))
 
     async def _off(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._settles, _for_a_future(tracing.bound(work)))

@@ -134,7 +134,7 @@ def test_a_failure_counts_when_it_is_the_last(queue: str) -> None:
 @pytest.mark.parametrize("queue", ["q", "r"])
 async def test_who_is_interrupted_at_the_last_delivery_has_failed(queue: str) -> None:
     """What is given back counts for `max_deliveries`: the message was a dead letter, and nobody told who waited."""
-    app, at_work = penstock.App(grace="10ms", results="results"), asyncio.Event()
+    app, at_work = penstock.App(grace="1us", results="results"), asyncio.Event()
 
     @app.worker(queue)
     async def work(order: Order) -> None:
