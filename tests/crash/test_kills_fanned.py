@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,15 @@ Moved = dict[tuple[str, int], int]
 
 @dataclass
 class Notes:
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)  # told of each commit
     sure: Moved = field(default_factory=dict[tuple[str, int], int])
     open: list[Moved] = field(default_factory=list[Moved])  # asked for, and not answered
     again: list[int] = field(default_factory=list[int])  # ids of `e` and `f` to be published once more
     ids: int = 0
     counts: Counter[str] = field(default_factory=Counter[str])
+
+    def has(self, commits: int) -> bool:
+        return self.counts["commits"] >= commits
 
     def next(self) -> int:
         with self.lock:
@@ -78,6 +82,7 @@ class Notes:
             for key, number in moved.items():
                 self.sure[key] = max(number, self.sure.get(key, -1))
             self.counts["commits"] += 1
+            self.lock.notify_all()
 
     def refused(self, moved: Moved) -> None:
         with self.lock:
@@ -252,10 +257,9 @@ def test_kills_of_transactions_over_exchanges(tmp_path: Path, monkeypatch: pytes
         declare(server.connect().channel())
         for life in range(LIVES):
             team = [Worker(server, notes, rnd.randrange(1 << 30)) for _ in range(3)]
-            enough, until = notes.counts["commits"] + 10, time.monotonic() + PATIENCE_S
-            while notes.counts["commits"] < enough and time.monotonic() < until:
-                time.sleep(0.01)
-            time.sleep(rnd.uniform(0.0, 0.4))
+            with notes.lock:  # one has just been answered then, and the others are anywhere in theirs
+                enough = notes.counts["commits"] + rnd.randint(10, 30)
+                assert notes.lock.wait_for(partial(notes.has, enough), PATIENCE_S), f"only {dict(notes.counts)}"
             server.kill()
             for worker in team:
                 worker.join(PATIENCE_S)
