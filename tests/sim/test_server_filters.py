@@ -10,6 +10,8 @@ import pytest
 
 from message_samples import SAMPLES, Sample
 from penstock.log.simdisk import SimDisk
+from penstock.records.entries import Publishes
+from penstock.records.properties import EMPTY
 from penstock.wire.amqp import methods as m
 from sim.serverkit import Client, Life, clock, message
 
@@ -101,6 +103,13 @@ def test_keys_of_large_bodies_are_read_off_the_loop(life: Life, aside: Aside, sa
     assert [last for _, last, _ in sender.confirms()][-1] == 3
     sow = life.core.sows.by_name["/", "", "t"]
     assert sow.index.count == 2
+
+
+def test_a_batch_without_rows_asks_for_nothing(life: Life) -> None:
+    life.core.declare_topic(life.engine.now(), "/", "", "t", {"key": ["/id"]})
+    none = Publishes(life.core.topic("/", "", "t"), EMPTY, [])
+    assert life.core.heavy(none, merging=False) == []
+    assert life.core.publish(life.engine.now(), none).stored == 0
 
 
 def test_a_queue_that_comes_while_a_body_is_judged_judges_it_too(life: Life, aside: Aside) -> None:

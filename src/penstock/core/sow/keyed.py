@@ -120,7 +120,7 @@ class Keyed(KeyedRows):
         if batch.keyed is not None and batch.keyed[0] == sow.id:
             return batch.keyed[1]
         bodies = listed(batch.bodies)
-        if max(map(len, bodies)) > sow.rule.body_most:
+        if max(map(len, bodies), default=0) > sow.rule.body_most:
             return None  # their keys were worked out before, one by one
         return sow.rule.of_bodies(bodies, batch.properties)
 

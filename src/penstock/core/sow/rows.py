@@ -167,7 +167,7 @@ class KeyedRows:
         out: list[Job] = []
         if not topics:
             return out
-        if not merging and lengths(batch.bodies).max() <= min(sow.rule.body_most for sow in topics.values()):
+        if not merging and lengths(batch.bodies).max(initial=0) <= min(sow.rule.body_most for sow in topics.values()):
             return out
         whole = listed(batch.bodies)
         for row, sow, traits in self.rows_of(batch, topics):
