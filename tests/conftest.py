@@ -52,6 +52,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Collected())
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """What `caplog` catches stays text: pytest gives its handlers to each logger that does not propagate, and those of
+    PySpark make a handler that they are given write JSON, without the lines of a traceback, from then on.
+    """
+    caught: Any = session.config.pluginmanager.get_plugin("logging-plugin")
+    if caught is not None:
+        caught.caplog_handler.setFormatter = caught.report_handler.setFormatter = lambda formatter: None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
     """As `make test` has it; who asks for something else gets that."""
