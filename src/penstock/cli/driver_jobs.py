@@ -22,10 +22,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from penstock.cli.output import counted
-from penstock.client.urls import with_trust
+from penstock.client.urls import split_address, with_trust
 from penstock.errors import SettingsError
 from penstock.spark.pipelines.definition import with_vhost
 from penstock.units import format_address, format_size, parted_address
@@ -279,7 +278,7 @@ def url_for(settings: Any, pipelines: Sequence[Any], door: Door) -> str:
     master = resources(_own(pipelines), settings)["master"]
     url = address_for(settings, master, door)
     user = settings.users[0]
-    if user.loopback_only and not master.startswith("local") and not is_loopback(str(urlsplit(url).hostname)):
+    if user.loopback_only and not master.startswith("local") and not is_loopback(str(split_address(url).hostname)):
         raise SettingsError(
             f"pipelines log in as the first user, {user.name}, who is refused from other machines, and executors of "
             f"{master} come from there: make a [[user]] of your own the first"

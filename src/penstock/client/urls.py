@@ -181,22 +181,31 @@ def parse_urls(url: str, user: str | None = None, password: str | None = None, *
     given: object = url
     if not isinstance(given, str) or "," not in given:  # pyright: ignore[reportUnnecessaryIsInstance]
         return (parse_url(url, user, password, **trust),)
-    scheme, mark, rest = url.rpartition("://")
+    before, hosts, behind = _by_hosts(url)
+    return tuple(parse_url(f"{before}{host}{behind}", user, password, **trust) for host in hosts)
+
+
+def _by_hosts(url: str) -> tuple[str, list[str], str]:
+    """The hosts that an address names, each with its port, and what is written before and behind them."""
+    scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     login, at, hosts = rest[:end].rpartition("@")
-    each = (f"{scheme}{mark}{login}{at}{host}{rest[end:]}" for host in hosts.split(","))
-    return tuple(parse_url(one, user, password, **trust) for one in each)
+    return f"{scheme}{mark}{login}{at}", hosts.split(","), rest[end:]
 
 
-def _split(url: str) -> SplitResult:
-    """The parts of an address, also of several hosts.  InvalidArgument for one with colons and without its brackets."""
+def split_address(url: str) -> SplitResult:
+    """The parts of an address, without a scheme one of penstock://; its netloc may name several hosts.
+
+    Raises InvalidArgument for a host with colons and without its brackets.
+    """
+    url = url.strip() if "://" in url else f"penstock://{url.strip()}"
     if any(one in url for one in "\t\r\n"):  # urlsplit would leave them out
         raise InvalidArgument(f"{shown_address(url)!r} is no address: it has a tab or the end of a line in it")
+    before, hosts, behind = _by_hosts(url)
     with suppress(ValueError):  # of one bracket alone, or no such host in both
-        parts = urlsplit(url)
-        hosts = parts.netloc.rpartition("@")[2].split(",")
+        parts = urlsplit(f"{before}{hosts[0]}{behind}")  # of several, brackets behind a comma are an error to it
         if all(host.count(":") < 2 or host.startswith("[") for host in hosts):
-            return parts
+            return parts._replace(netloc=",".join([parts.netloc, *hosts[1:]]))
     raise InvalidArgument(
         f"{shown_address(url)!r} is no address: write an IPv6 host in brackets, as in penstock://[::1]:{DEFAULT_PORT}"
     )
@@ -229,7 +238,7 @@ def _parts(url: str) -> tuple[SplitResult, int]:
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgument(f"{given!r} is no address: {_FORM}")
     _check_login(url)
-    parts = _split(url.strip() if "://" in url else f"penstock://{url.strip()}")
+    parts = split_address(url)
     if parts.scheme not in ("penstock", "penstocks"):
         raise InvalidArgument(f"{shown_address(url)!r} is no address: {_FORM}")
     if not parts.hostname:
@@ -248,7 +257,7 @@ def with_trust(url: str, **told: str | None) -> str:
     given = {name: value for name, value in told.items() if value is not None}
     if not given:
         return url
-    parts = _split(url)
+    parts = split_address(url)
     query = {**dict(parse_qsl(parts.query)), **given}
     return urlunsplit(parts._replace(query="&".join(f"{name}={quote(value)}" for name, value in query.items())))
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.client.urls import parse_urls, with_trust
 from penstock.errors import InvalidArgument
+from penstock.spark.pipelines.definition import with_vhost
 
 
 def test_each_host_has_a_port_of_its_own_and_all_have_the_same_login_and_vhost() -> None:
@@ -18,8 +19,19 @@ def test_each_host_has_a_port_of_its_own_and_all_have_the_same_login_and_vhost()
 
 def test_what_comes_behind_a_question_mark_is_for_all() -> None:
     assert with_trust("penstocks://a:1,[::1]:2,b:3/v", ca="x.pem") == "penstocks://a:1,[::1]:2,b:3/v?ca=x.pem"
+    assert with_trust("a:1,[::1]:2", verify="off") == "penstock://a:1,[::1]:2?verify=off"
     found = parse_urls("penstocks://a,b/v?ca=x.pem", user="u")
     assert [(one.host, one.user, one.trust.ca) for one in found] == [("a", "u", "x.pem"), ("b", "u", "x.pem")]
+
+
+def test_an_address_of_several_hosts_keeps_all_where_its_vhost_or_its_trust_changes() -> None:
+    """What splits one URL takes brackets behind a comma for an error, in some releases of Python."""
+    login = "penstocks://me:se%2Ccret@a:1,[fe80::1]:2,[::1]"
+    assert with_vhost(f"{login}/old?ca=x.pem", "a/b") == f"{login}/a%2Fb?ca=x.pem"
+    assert with_vhost(f"{login}/old", "/") == f"{login}/"
+    assert with_trust(f"{login}?ca=http://no", ca="x.pem") == f"{login}?ca=x.pem"
+    with pytest.raises(InvalidArgument, match="write an IPv6 host in brackets"):
+        with_vhost("penstock://a:1,::1", "v")
 
 
 @pytest.mark.parametrize("host", ["local host", 'loc"al', "lo%20cal", "a<b", "a..ä", "{host}", "$host", "ho\\st"])

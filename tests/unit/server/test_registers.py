@@ -115,10 +115,18 @@ def test_a_folder_that_is_not_there_is_no_empty_register(tmp_path: Path) -> None
         FileRegister(tmp_path).read()
 
 
-@pytest.mark.parametrize("url", ["zookeeper://a:1/x", "file://host/folder", "file:relative", "etcd:///x", ""])
+@pytest.mark.parametrize(
+    "url", ["zookeeper://a:1/x", "file://host/folder", "file:relative", "etcd:///x", "etcd://[::1?a:1", ""]
+)
 def test_what_is_no_register_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match="is no register"):
         register_at(url, "data")
+
+
+def test_servers_of_etcd_may_be_named_by_address(tmp_path: Path) -> None:
+    gone = register_at("etcd://[::1]:1,127.0.0.1:1,[::1]:2/x", tmp_path)
+    with pytest.raises(Unavailable, match=r"etcd does not answer: \[::1\]:2: "):
+        gone.read()
 
 
 def test_a_change_is_tried_again_while_others_change_the_register(tmp_path: Path) -> None:

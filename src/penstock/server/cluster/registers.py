@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -71,17 +70,18 @@ def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
     """
     if url == MANUAL:
         return FileRegister(Path(data), "cluster-register")
-    parts = urlsplit(url)
-    if parts.scheme == "file" and not parts.netloc and parts.path.startswith("/"):
-        return FileRegister(Path(parts.path))
-    if parts.scheme == "etcd" and parts.netloc:
-        hosts = parts.netloc.split(",")
+    scheme, _, where = url.partition("://")  # what splits one URL knows of one host
+    place, slash, path = where.partition("/")
+    if scheme == "file" and slash and not place:
+        return FileRegister(Path(f"/{path}"))
+    if scheme == "etcd" and place and not {"?", "#"} & {*where}:
+        hosts = place.split(",")
         for one in hosts:
             host, _, port = one.rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
                 told = f"{shown_address(url)!r} has {shown_address(one)!r}"
                 raise SettingsError(f"cluster.registry: {told}, which is not host:port, as etcd-1:2379")
-        return EtcdRegister(hosts, parts.path.strip("/") or "penstock", Times(lease=lease).call / 1e6)
+        return EtcdRegister(hosts, path.strip("/") or "penstock", Times(lease=lease).call / 1e6)
     raise SettingsError(f"cluster.registry: {shown_address(url)!r} is no register: give {KINDS}")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, cast
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlunsplit
 
+from penstock.client.urls import split_address
 from penstock.records.dataclass import dataclass
 
 ONLY = "input"
@@ -235,4 +236,4 @@ class Definition:
 
 def with_vhost(url: str, vhost: str) -> str:
     """The same server, another vhost."""
-    return urlunsplit(urlsplit(url)._replace(path="/" + ("" if vhost == "/" else quote(vhost, safe=""))))
+    return urlunsplit(split_address(url)._replace(path="/" + ("" if vhost == "/" else quote(vhost, safe=""))))

@@ -30,8 +30,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
+from penstock.client.urls import split_address
 from penstock.errors import DataFolderInUse, PenstockError, Refused, SettingsError
 from penstock.spark.pipelines.code import quieten
 from penstock.spark.pipelines.code import short as short
@@ -409,7 +409,7 @@ def _teller(where: str, url: str) -> Teller:
         raise SettingsError(
             "openlineage needs openlineage-python, which is not installed: pip install 'penstock[spark]'"
         ) from None
-    return Teller(Target(where), f"penstock://{urlsplit(url).netloc.rpartition('@')[2]}")
+    return Teller(Target(where), f"penstock://{split_address(url).netloc.rpartition('@')[2]}")
 
 
 def main(driver_class: type[Driver] = Driver) -> int:
