@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from penstock.core.queue import timetable
@@ -77,14 +78,16 @@ def test_whatever_is_due_and_however_much_it_comes_by_time_and_then_by_number(
 ) -> None:
     small(monkeypatch)
     dice = random.Random(seed)
-    table, model, last, wall = Schedule(), dict[int, int](), 0, 0
+    table, model, left_out, last, wall = Schedule(), dict[int, int](), list[int](), 0, 0
     spread = dice.choice((3, 50, 10_000))
     for _ in range(120):
         choice = dice.random()
         if choice < 0.45:
-            new = range(last + 1, last + 1 + dice.choice((1, 5, 60)))
+            new = range(last + 2, last + 2 + dice.choice((1, 5, 60)))
+            left_out.append(last + 1)
             last = new[-1]
-            due = [wall + 1 + dice.randrange(spread) for _ in new]
+            reach = dice.choice((spread, spread, 1 + spread // 20))  # some is due before what stood next
+            due = [wall + 1 + dice.randrange(reach) for _ in new]
             table.add(new, due)
             model.update(zip(new, due, strict=True))
         elif choice < 0.5 and model:
@@ -95,16 +98,22 @@ def test_whatever_is_due_and_however_much_it_comes_by_time_and_then_by_number(
             when = wall + 1 + dice.randrange(spread)
             table.move(moved, when)
             model.update({lsn: when for lsn in moved if lsn in model})
+        elif choice < 0.6 and left_out:
+            older = {lsn: wall + 1 + dice.randrange(spread) for lsn in sorted(left_out[-3:])}
+            del left_out[-3:]
+            table.add_older(np.array([*older]), np.array([*older.values()]))
+            model.update(older)
         else:
-            wall += dice.choice((0, 1, spread // 3, spread))
+            wall += dice.choice((0, 1, spread // 20, spread // 3, spread))
         assert table.count == len(model)
         assert table.next_after(0) == min(model.values(), default=NEVER)
-        found = table.take(wall, 8, 8)
-        taken = list(zip(found[1].tolist(), found[0].tolist(), strict=True))
-        wanted = sorted((when, lsn) for lsn, when in model.items() if when <= wall)
-        assert taken == wanted[: len(taken)]
-        for _, lsn in taken:
-            del model[lsn]
+        for _ in range(dice.choice((1, 1, 30))):  # now and then until nothing is due
+            found = table.take(wall, 8, 8)
+            taken = list(zip(found[1].tolist(), found[0].tolist(), strict=True))
+            wanted = sorted((when, lsn) for lsn, when in model.items() if when <= wall)
+            assert taken == wanted[: len(taken)]
+            for _, lsn in taken:
+                del model[lsn]
     steps = 0
     while model:
         found = table.take(1 << 40, 8, 8)
