@@ -140,9 +140,6 @@ def trim(queue: Contents, sink: Sink, most: int = 0) -> None:
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)
     while queue.weight > limits.size and left > 0:
-        if queue.shares is not None:
-            queue.evict(runs, MAXLEN, sink)  # whoever stood behind one of them may be the next
-            runs = []
         runs += take_yielding(queue, count := _count_of_bytes(queue, queue.weight - limits.size, left))
         left -= count
     if limits.exceeded(queue):
