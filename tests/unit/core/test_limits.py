@@ -155,6 +155,19 @@ def test_a_returned_message_gives_way_to_younger_ones() -> None:
     assert world.contents(queue) == [b"1", b"2", b"3"]
 
 
+def test_of_returned_ones_with_priorities_one_gives_way_to_one() -> None:
+    """Those that stand beside it by number stay, whatever their level."""
+    world = World()
+    queue = world.declare("q", max_length=3, max_priority=5)
+    consumer = world.subscribe(queue)
+    world.publish("q", b"a", b"b", properties=header(priority=0))
+    world.publish("q", b"c", properties=header(priority=5))
+    world.core.unsubscribe(world.now, consumer, requeue=True)
+    world.turn()
+    world.publish("q", b"d", properties=header(priority=3))
+    assert world.contents(queue) == [b"b", b"c", b"d"]
+
+
 def test_dead_letters_of_a_limit_in_the_order_of_their_death() -> None:
     world = World()
     letters = world.declare("letters")
