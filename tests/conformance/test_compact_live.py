@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from conformance.test_cli_against_a_server import penstock as command
+from conformance.test_log_streams import Reader
 from live_server import LiveServer
 from penstock.errors import LogDamaged
 from penstock.log.disk import OsDisk
@@ -128,3 +129,51 @@ async def test_the_bulk_child_writes_the_same_file(tmp_path: Path) -> None:
     finally:
         bulk.close()
         log.close()
+
+
+def test_a_stream_that_let_go_is_told_of_rows_that_were_left_out(tmp_path: Path) -> None:
+    """A message that is stuck keeps the log's beginning, and not what lies behind it."""
+    config = tmp_path / "penstock.toml"
+    config.write_text(CONFIG)
+    with Untended(tmp_path, [str(config)], flight=True) as server:
+        url = f"penstock://{server.ready['flight']}"
+        with penstock.connect(url) as client:
+            client.publish("stuck", b"still here")
+            first = {name: Reader(client, stream=name, topic="work") for name in ("planned", "begun", "recent")}
+            work(url, 20)
+            at = first["planned"].begin()
+            end = first["planned"].plan(at, max_rows=20)["end"]
+            assert {first["begun"].begin(), first["recent"].begin("MOST_RECENT")} == {at}
+            work(url, 40)
+            holding = Reader(client, stream="held", topic="work")
+            now = holding.begin("NOW")
+            work(url, 20)
+            held = holding.plan(now, max_rows=20)
+            for name in first:
+                client.release_stream(name)
+            command("log", "compact", "--url", url)
+            position = client.action("position")
+            whole = position["whole_from"]
+            assert position["first"] == at < end < whole <= now
+            again = {name: Reader(client, stream=name, topic="work") for name in (*first, "held")}
+            told = f"and retention has removed rows that lie before LSN {whole}, which nobody held for it"
+            for asked in (
+                lambda: again["planned"].plan(end),
+                lambda: again["planned"].plan(at),
+                again["begun"].begin,
+                lambda: again["recent"].begin("MOST_RECENT"),
+            ):
+                for _ in range(2):  # a second try does not go on either
+                    with pytest.raises(penstock.PreconditionFailed, match=told):
+                        asked()
+            parts = client.action("range_parts", stream="planned", start=at, end=end)
+            assert told in parts["lost"]
+            # What a stream holds is there, and so is all that one finds which begins now.
+            assert again["held"].plan(now)["parts"] == held["parts"]
+            assert again["held"].plan(held["end"])["rows"] == 380
+            for words in ("EPOCH", "MOST_RECENT"):
+                new = Reader(client, stream=f"new {words}", topic="work")
+                some = new.plan(new.begin(words), max_rows=20)
+                assert some["start"] < some["end"] < new.plan(some["end"], max_rows=20)["end"]
+            passed = again["planned"].plan(end, max_rows=20, fail_on_data_loss=False)
+            assert again["planned"].plan(passed["end"], max_rows=20)["end"] > passed["end"]

@@ -86,6 +86,7 @@ class StreamState:
     read: int = 0  # microseconds since the epoch: somebody read it then; no later than it was
     released: int = 0  # microseconds since the epoch: it let go of everything; 0: it holds what it may
     abandoned: bool = False  # because nobody read it
+    lapsed: bool = False  # log mode: it let go, and nothing was planned since: what its reader comes to may be less
     dropped: bool = False  # there is no such stream any more
     counted: array[int] = field(default_factory=lambda: array("q"))  # mode changes: flat pairs its reader has counted
     doubt: Doubt = field(default_factory=Doubt)  # queue mode: of the batch that is planned and not settled
@@ -107,6 +108,11 @@ class StreamState:
         """Log mode: one past the last LSN that was planned; None: nobody has said where it begins."""
         pairs = self.plans.get(self.planned)
         return pairs[-1] if pairs else self.start
+
+    def has_held(self, start: int) -> bool:
+        """Log mode: whether the log was kept for its reader from this LSN on, ever since it came there."""
+        low = self.holds_from
+        return not self.lapsed and low is not None and (start >= low or start == self.start)
 
     def asked_for(self, batch: int) -> Asked:
         """Log mode: what a batch was or will be read with."""
@@ -159,7 +165,7 @@ class StreamState:
         elif self.mode == "queue":
             self.doubt.planned(sum(pairs[1::2]) - sum(pairs[::2]))
         self.forget_old()
-        self.released, self.abandoned = 0, False
+        self.released, self.abandoned, self.lapsed = 0, False, False
 
     def _narrow(self, body: bytes) -> array[int]:
         """These messages are the batch that was planned last."""
@@ -186,13 +192,14 @@ class StreamState:
         self.doubt.narrowed(numbers["revision"], level, numbers.get("poison", 0))
 
     def _started(self, header: Mapping[str, object], body: bytes) -> None:
-        self.start, self.said = cast("int", header["start"]), str(header["said"])
+        self.start, self.said, self.lapsed = cast("int", header["start"]), str(header["said"]), False
 
     def _released(self, header: Mapping[str, object], body: bytes) -> None:
         numbers = cast("Mapping[str, int]", header)
         self.epoch = numbers.get("epoch", self.epoch)
         self.abandoned, self.dropped = bool(header.get("abandoned")), bool(header.get("dropped"))
         self.released = numbers.get("released", 0)
+        self.lapsed = self.mode == "log"
         if self.mode == "queue":
             self.release()
             self.doubt = Doubt(last=self.doubt.last)

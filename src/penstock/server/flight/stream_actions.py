@@ -367,8 +367,8 @@ class RangeActions:
         return self._streams.do(caller, work)
 
     def _range_parts(self, caller: Caller, stream: str, start: int, end: int, parts: int) -> Reply:
-        found = self.planner.parts(caller, stream, start, end, parts)
-        return {"stream": stream, "start": start, **self._told(start, found, None)}
+        found, lost = self.planner.parts(caller, stream, start, end, parts)
+        return {"stream": stream, "start": start, **self._told(start, found, None), **({"lost": lost} if lost else {})}
 
     def _told(self, start: int, found: Range | None, measured: Measured | None) -> Mapping[str, object]:
         if found is None:

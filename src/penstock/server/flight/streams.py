@@ -125,12 +125,12 @@ class Planner:
         """The LSN at which a reader without a checkpoint begins."""
         log, core = self._engine.past, self._engine.core
 
-        def look() -> tuple[int | None, str, Point]:
+        def look() -> tuple[int | None, str, Point, bool, bool]:
             state = core.streams.fenced(stream, epoch(), "log")
-            return state.start, state.said, recent(state, log.origin)
+            return state.start, state.said, recent(state, log.origin), state.position is not None, state.lapsed
 
-        start, said, point = self._do(caller, look)
-        if text.strip().upper() == "MOST_RECENT":
+        start, said, point, has_begun, lapsed = self._do(caller, look)
+        if has_begun and text.strip().upper() == "MOST_RECENT":
             start = History(log, caller.gone).resolve(parse_span(text, lambda: point), None)[0]
         elif start is None or said != text:
             span = parse_span(text, lambda: point)
@@ -143,10 +143,27 @@ class Planner:
             def work() -> int:
                 return core.streams.ranges.begin(self._engine.now(), stream, epoch(), text, found)
 
-            start = self._do(caller, work, durable=True)
-        if fail and start < log.first_lsn:
-            raise lost(stream, start, log.first_lsn)
+            start, lapsed = self._do(caller, work, durable=True), False
+        if fail and (why := self.lost(stream, start, held=not lapsed)):
+            raise PreconditionFailed(why)
         return start
+
+    def lost(self, stream: str, start: int, *, held: bool) -> str:
+        """What a reader is told whose place in the log is gone, or where rows were left out since.  Empty: neither.
+
+        held: the log was kept for it from there on.
+        """
+        first, archive = self._engine.past.first_lsn, self._engine.archive
+        if start < first:
+            gone, where = f"what lies before LSN {first}", f"at LSN {first} without it"
+        elif not held and start < (first := self._engine.log.whole_from) and not (archive and archive.keeps(start)):
+            gone, where = f"rows that lie before LSN {first}, which nobody held for it", "with those that are left"
+        else:
+            return ""
+        return (
+            f"stream '{stream}' is at LSN {start}, and retention has removed {gone}; set failOnDataLoss to false to go "
+            f"on {where}"
+        )
 
     # -- ranges
 
@@ -157,19 +174,20 @@ class Planner:
         """
         log, core, name = self._engine.past, self._engine.core, asked.stream
 
-        def look() -> tuple[Range | None, Asked, int]:
+        def look() -> tuple[Range | None, Asked, bool, int]:
             streams, now = core.streams, self._engine.now()
             known = streams.ranges.known(now, name, asked.epoch(), asked.start)
-            return known, streams.state(name).asked, self._walked.begin(name, asked.start)
+            state = streams.state(name)
+            return known, state.asked, state.has_held(asked.start), self._walked.begin(name, asked.start)
 
-        known, definition, at = self._do(caller, look, durable=True)
+        known, definition, held, at = self._do(caller, look, durable=True)
         if asked.start > log.durable + 1:
             raise PreconditionFailed(
                 f"stream '{name}' is at LSN {asked.start}, and the log ends at LSN {log.durable}: the checkpoint "
                 "belongs to another server, or to what this one was before it was restored; begin with a new checkpoint"
             )
-        if asked.start < log.first_lsn and asked.fail:
-            raise lost(name, asked.start, log.first_lsn)
+        if asked.fail and (why := self.lost(name, asked.start, held=held)):
+            raise PreconditionFailed(why)
         idle = not self._siblings.turn(name, asked.beside)
         if known is not None:
             return known, None
@@ -214,19 +232,20 @@ class Planner:
             at = found.end
         return None, at
 
-    def parts(self, caller: Caller, stream: str, start: int, end: int, least: int) -> Range:
-        """The parts of a range that a checkpoint names, and what it is read with."""
+    def parts(self, caller: Caller, stream: str, start: int, end: int, least: int) -> tuple[Range, str]:
+        """The parts of a range that a checkpoint names, and what it is read with; and `lost`, of its start."""
         core = self._engine.core
 
-        def look() -> tuple[Range | None, Asked]:
+        def look() -> tuple[Range | None, Asked, bool]:
             state = core.streams.state(stream)
-            return core.streams.ranges.find(state, start), state.asked
+            return core.streams.ranges.find(state, start), state.asked, state.has_held(start)
 
-        known, asked = self._do(caller, look)
+        known, asked, held = self._do(caller, look)
+        why = self.lost(stream, start, held=held)
         if known is not None and known.end == end:
-            return known
+            return known, why
         found = self.measured(caller, self.command(caller, asked), start, end, Limits(parts=least))
-        return Range(0, _parts(start, end, found.cuts), asked)
+        return Range(0, _parts(start, end, found.cuts), asked), why
 
     def command(self, caller: Caller, asked: Asked) -> Replay:
         """What a stream reads, as far as the caller may."""
@@ -282,14 +301,6 @@ def recent(state: StreamState, origin: int) -> Point:
     pairs = state.plans.get(state.planned)
     low = pairs[0] if pairs else state.start
     return Point("epoch") if low is None else Point("lsn", origin=origin, lsn=low - 1)
-
-
-def lost(stream: str, start: int, first: int) -> PreconditionFailed:
-    """What a reader is told whose place in the log is gone."""
-    return PreconditionFailed(
-        f"stream '{stream}' is at LSN {start}, and retention has removed what lies before LSN {first}; set "
-        f"failOnDataLoss to false to go on at LSN {first} without it"
-    )
 
 
 def _parts(start: int, end: int, cuts: tuple[int, ...]) -> tuple[tuple[int, int], ...]:

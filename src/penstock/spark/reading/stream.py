@@ -289,6 +289,8 @@ class LogStreamReader(StreamReader):
             found = self.server.act(
                 "range_parts", stream=self.stream, start=a, end=b, parts=self.options.min_partitions
             )
+            if self.options.fail_on_data_loss and (lost := found.get("lost")):
+                raise PreconditionFailed(lost)
         asked: dict[str, object] = {name: value for name, value in found["asked"].items() if name != "vhost"}
         parts = [(int(x), int(y)) for x, y in found["parts"]]
         return [ReplayPart(int(found["origin"]), x, y, i, asked=asked) for i, (x, y) in enumerate(parts)]
