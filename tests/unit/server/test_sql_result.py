@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.errors import InvalidArgument, PreconditionFailed, ResourceExhausted
+from penstock.server.doors.line import Ended, Frame, Kind
 from penstock.server.flight.calls import Caller
 from penstock.server.http.statements import encoded_rows
 from penstock.server.people.access import Who
-from penstock.server.sql import children, value_types
+from penstock.server.sql import children, queries, value_types
 from penstock.server.sql.duckdb_engine import Engine
-from penstock.server.sql.queries import Queries, SqlLimits
+from penstock.server.sql.queries import Queries, Query, SqlLimits
 
 
 def through_a_stream(engine: Engine, sql: str) -> list[pa.RecordBatch]:
@@ -181,3 +183,93 @@ def test_the_loop_does_not_wait_for_the_end_of_an_idle_child() -> None:
     assert child.asked.wait(20)
     child.gone.set()
     holder.beat()  # there is none any more
+
+
+class Endless:
+    """A child that always has another row, and is asked for none of its sockets."""
+
+    def __init__(self) -> None:
+        self.line: Any = self
+        self.sockets: Any = None
+        self.ended = threading.Event()
+        self._row = pa.record_batch({"n": [1]})
+
+    def send(self, *_: object) -> None:
+        if self.ended.is_set():
+            raise Ended
+
+    def receive(self, may: dict[Kind, int], _: object) -> Frame:
+        self.send()
+        words = {
+            Kind.CONTROL: lambda: b'{"uses":[],"columns":[],"whole":false}',
+            Kind.SCHEMA: self._row.schema.serialize,
+            Kind.BATCH: self._row.serialize,
+        }
+        kind = next(iter(may))
+        return Frame(kind, 0, 0, 0, memoryview(cast("Any", words[kind]())))
+
+    def end(self) -> None:
+        self.ended.set()
+
+
+class Fast:
+    """A statement whose child is as fast as its reader, and a clock that is moved by hand."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.now, self.child = 100.0, Endless()
+        patch.setattr(queries, "time", SimpleNamespace(monotonic=lambda: self.now))
+        patch.setattr(children.Children, "take", lambda _: self.child)
+        patch.setattr(queries.Statement, "of", lambda _: SimpleNamespace(lists_tables=False, uses=()))
+        disk = SimpleNamespace(free=lambda: 1 << 40)
+        self.log = SimpleNamespace(disk=disk, kept_free=1 << 20)
+        engine: Any = SimpleNamespace(log=self.log)
+        handover: Any = SimpleNamespace(engine=engine, call=lambda work, *_, **__: work())
+        self.all = Queries(handover, cast("Any", None), folder, SqlLimits(at_once=1, timeout_s=30.0))
+        _, rows = self.all.run(Caller(Who("ann"), "", lambda: False), "/", "SELECT 1")
+        self.rows: Iterator[pa.RecordBatch] = rows
+
+
+@pytest.fixture
+def fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fast:
+    return Fast(tmp_path, monkeypatch)
+
+
+TOO_LONG = r"longer than 30 s, which is sql\.timeout"
+
+
+def test_a_statement_has_its_time_also_while_its_rows_come(fast: Fast) -> None:
+    """It was looked at the clock only where a row was waited for."""
+    next(fast.rows)
+    fast.now += 29.0
+    next(fast.rows)
+    fast.now += 1.0
+    with pytest.raises(ResourceExhausted, match=TOO_LONG):
+        next(fast.rows)
+    assert fast.child.ended.is_set()
+    assert fast.all.running == 0
+
+
+def test_a_statement_whose_rows_come_ends_for_the_sake_of_the_disk(fast: Fast, tmp_path: Path) -> None:
+    [scratch] = (tmp_path / "sql.tmp").iterdir()
+    (scratch / "put aside").touch()
+    next(fast.rows)
+    fast.log.disk.free = lambda: 0
+    fast.now += queries.LOOK_S
+    with pytest.raises(ResourceExhausted, match="the disk has no more than the log needs"):
+        next(fast.rows)
+    assert fast.all.running == 0
+
+
+def test_a_result_that_nobody_reads_on_ends_in_its_time(fast: Fast) -> None:
+    """Its child and its place were kept as long as the reader stood."""
+    next(fast.rows)
+    fast.now += 30.0 + queries.OVER_S
+    fast.all.beat()
+    assert not fast.child.ended.is_set()  # who reads hears it first
+    fast.now += 0.1
+    fast.all.beat()
+    assert fast.child.ended.wait(20)
+    with pytest.raises(ResourceExhausted, match=TOO_LONG):  # and no end of the rows, which were not all
+        next(fast.rows)
+    assert isinstance(fast.rows, Query)
+    assert not fast.rows.runs

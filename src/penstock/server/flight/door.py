@@ -179,7 +179,7 @@ class FlightDoor:
             exchange.beat(now)
         self.calls.beat()
         self.ranges.tell_abandoned()
-        self.queries.children.beat()
+        self.queries.beat()
         self._beats += 1
         if self._beats % SWEEP_BEATS == 0:
             threading.Thread(target=self.stages.sweep, name="penstock-stage-sweep", daemon=True).start()  # files go

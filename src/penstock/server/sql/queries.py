@@ -16,7 +16,9 @@ import socket
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +70,13 @@ ROOM_LEAST = 1 << 20
 ROWS_MOST = ROW_BYTES_MOST + PIECE_BYTES
 """Bytes of a piece of the result."""
 
+LOOK_S = 0.05
+"""How often it is looked whether a statement may go on whose rows come at once: looks at each batch took two thirds of
+the rows a second."""
+
+OVER_S = 1.0
+"""So much later than it should have ended a statement is ended whose reader stands still."""
+
 
 class Queries:
     """All statements of a server.  Thread-safe."""
@@ -91,6 +100,8 @@ class Queries:
         shares = shares or Shares()
         self._room, self._waiting = shares.of("sql_statements"), shares.of("sql_waiting")
         self._room.bound(limits.at_once)
+        self._under_way = weakref.WeakSet[Query]()  # whose result nobody has ends when it is collected
+        self._noting = threading.Lock()
 
     def run(self, caller: Caller, vhost: str, sql: str) -> Rows:
         """Schema and rows of the result.
@@ -107,6 +118,8 @@ class Queries:
         query: Query | None = None
         try:
             query = Query(self, caller, vhost, sql, time.monotonic() + timeout_s)
+            with self._noting:
+                self._under_way.add(query)
             schema = query.begin()
             return schema, query
         except BaseException:
@@ -171,6 +184,17 @@ class Queries:
         """A statement of this caller's has ended."""
         self._room.give(caller.user)
 
+    def beat(self) -> None:
+        """Once a second, on the loop: what nobody reads on ends in its time, too, and a thread waits until it has."""
+        late = time.monotonic() - OVER_S
+        with self._noting:
+            over = [one for one in self._under_way if one.until < late]
+        for query in over:
+            if query.runs:
+                with suppress(OSError):  # at the next beat, then
+                    begin(threading.Thread(target=query.close, name="penstock-sql-late", daemon=True))
+        self.children.beat()
+
     def close(self) -> None:
         """No statement begins any more: there are no more children."""
         self.children.close()
@@ -194,16 +218,19 @@ class Query(Iterator[pa.RecordBatch]):
     """One statement: its child, the threads that feed it, and its rows."""
 
     def __init__(self, queries: Queries, caller: Caller, vhost: str, sql: str, until: float) -> None:
+        self.until = until  # by the clock that runs evenly
         self._child: Child | None = None
+        self._ending = threading.Lock()
         self._queries = queries
         self._caller = caller
         self._vhost = vhost
         self._sql = sql
-        self._until = until
         self._feeds: list[Feed] = []
         self._waits = False  # the child wants to know its tables
         self._done = False  # the child can take another statement
+        self._look = 0.0  # when it is looked again whether it may go on
         self._short = False  # ended for the sake of the disk
+        self._cut = False  # ended before its end
         self._schema: pa.Schema | None = None
         self._listed: Iterator[pa.RecordBatch] = iter(())
         self._scratch = queries.scratch()
@@ -214,6 +241,11 @@ class Query(Iterator[pa.RecordBatch]):
             raise
         queries.running += 1
         queries.total += 1
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has a child still."""
+        return self._child is not None
 
     def begin(self) -> pa.Schema:
         """Feed the tables; the schema of the result."""
@@ -268,6 +300,8 @@ class Query(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         if self._child is None:
+            if self._cut:  # never taken for the end
+                raise self._why()
             return next(self._listed)
         try:
             frame = self._frame({Kind.BATCH: ROWS_MOST, Kind.DONE: 0})
@@ -283,6 +317,10 @@ class Query(Iterator[pa.RecordBatch]):
 
     def _frame(self, may: dict[Kind, int]) -> Frame:
         """What the child says next.  Raises what went wrong: with a table, with the statement, or with the child."""
+        if (now := time.monotonic()) >= self._look:  # what comes at once is not waited for
+            self._look = now + LOOK_S
+            if not self._wanted():
+                raise self._why()
         try:
             frame = self._living().line.receive({**may, Kind.FAILED: WORDS_MOST}, self._wanted)
         except Broken as broken:
@@ -299,7 +337,7 @@ class Query(Iterator[pa.RecordBatch]):
 
     def _wanted(self) -> bool:
         self._short = self._scratch.exists() and any(self._scratch.iterdir()) and self._queries.short()
-        return not self._short and not self._caller.gone() and time.monotonic() < self._until
+        return not self._short and not self._caller.gone() and time.monotonic() < self.until
 
     def _why(self) -> BaseException:
         for feed in self._feeds:
@@ -312,7 +350,7 @@ class Query(Iterator[pa.RecordBatch]):
                 "the statement was ended: with what it has put aside the disk has no more than the log needs; read "
                 "less, allow it more sql.memory, or free space there"
             )
-        if time.monotonic() >= self._until:
+        if time.monotonic() >= self.until:
             seconds = self._queries.limits.timeout_s
             return ResourceExhausted(f"the statement took longer than {seconds:g} s, which is sql.timeout")
         fate = "its process has gone" if self._child is None else f"its process ended ({self._child.fate()})"
@@ -335,7 +373,9 @@ class Query(Iterator[pa.RecordBatch]):
 
     def close(self) -> None:
         """End it, whether it has come to its end or not; twice does no harm."""
-        child, self._child = self._child, None
+        with self._ending:
+            self._cut = self._cut or (self._child is not None and not self._done and not self._waits)
+            child, self._child = self._child, None  # behind that: a reader finds the one or the other
         if child is None:
             return
         for feed in self._feeds:
