@@ -42,7 +42,8 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_what_cannot_be_used_is_told_in_one_sentence(files: Files, tmp_path: Path) -> None:
-    junk, empty = tmp_path / "junk", tmp_path / "empty"
+    junk, empty, pipe = tmp_path / "junk", tmp_path / "empty", tmp_path / "pipe"
+    os.mkfifo(pipe)
     junk.write_bytes(os.urandom(2000))
     empty.write_bytes(b"")
     encrypted = tmp_path / "encrypted"
@@ -51,6 +52,9 @@ def test_what_cannot_be_used_is_told_in_one_sentence(files: Files, tmp_path: Pat
     wrong: list[tuple[dict[str, object], str]] = [
         ({"certificate": str(tmp_path / "absent")}, "tls.certificate: .*absent cannot be read: No such file"),
         ({"certificate": str(tmp_path)}, "tls.certificate: .* cannot be read: Is a directory"),
+        ({"certificate": str(pipe)}, "tls.certificate: .*pipe is no regular file"),  # whose end nobody waits for
+        ({"key": str(pipe)}, "tls.key: .*pipe is no regular file"),
+        ({"ca": "/dev/zero", "verify": "peer"}, "tls.ca: /dev/zero is no regular file"),
         ({"certificate": str(junk)}, "tls.certificate: .*junk holds no certificate in PEM"),
         ({"certificate": files.key}, "tls.certificate: .*server.key holds no certificate in PEM"),
         ({"key": str(empty)}, "tls.key: .*empty holds no private key in PEM"),
@@ -64,6 +68,38 @@ def test_what_cannot_be_used_is_told_in_one_sentence(files: Files, tmp_path: Pat
         with pytest.raises(SettingsError, match=why) as caught:
             load(section(files, **changed))
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_words_beside_the_blocks_are_in_any_encoding_and_nobodys(files: Files, encoding: str) -> None:
+    """Bundles have the names of their CAs there; doors are told of what is ASCII."""
+    for name in (files.certificate, files.key, files.ca):
+        Path(name).write_bytes("Gesch\u00fctzt: \u00fc\n".encode(encoding) + Path(name).read_bytes())
+    found = load(section(files, ca=files.ca, verify="peer", fail_if_no_peer_cert=True))
+    assert found.ca_pem is not None
+    for pem in (found.chain_pem, found.key_pem, found.ca_pem):
+        assert "-----BEGIN " in pem.decode("ascii")
+    assert len(found.context.get_ca_certs()) == 1
+
+
+def test_what_is_shown_is_what_goes_together(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that are replaced while they are read are taken together or not at all.
+
+    Certificate and key were read twice: what was found to go together was the second, and Flight showed the first.
+    """
+    read = certificates.Files._read
+
+    def replaced(self: certificates.Files, key: str, name: str) -> bytes:
+        found = read(self, key, name)
+        if key == "certificate":
+            files.sign_server(("next",))
+        return found
+
+    monkeypatch.setattr(certificates.Files, "_read", replaced)
+    with pytest.raises(SettingsError, match="is not the key of the certificate"):
+        load(section(files))
+    monkeypatch.setattr(certificates.Files, "_read", read)
+    assert load(section(files)).certificate.names == ("next",)
 
 
 def test_what_a_certificate_says(files: Files) -> None:

@@ -94,6 +94,8 @@ class Server:
         self.connections = Connections(strangers, left, crowding, bounds.batch_bytes)
         self._servers = dict[str, _Server]()  # by door
         self._tls_at = ("", 0)
+        self._tls_wanted: dict[str, Any] | None = None  # the newest
+        self._tls_shown: dict[str, Any] | None = None
         self._ending = list[threading.Thread]()  # servers that listen no more, until their last call is over
         self._alone = alone
         self._kept = list[_Server]()  # those that listen no more, for good
@@ -138,17 +140,20 @@ class Server:
 
         gRPC's server keeps the certificate it began with, so another one takes its place at the same port: calls under
         way go on with the old one until they end, clients that stay connected come to the new one with their next call.
-        Between the two the port is closed for about a millisecond.
+        Between the two the port is closed for about a millisecond.  Where it stays closed longer the newest is shown.
         """
+        self._tls_wanted = tls
         with self._renewing:
             before = self._servers.get("flight_tls")
-            if before is None or self._closed.is_set():
+            if before is None or self._closed.is_set() or self._tls_shown is self._tls_wanted:
                 return
             self._end(before)
             until, told = time.monotonic() + REBIND_S, False
             while not self._closed.is_set():
+                wanted = self._tls_wanted
                 try:
-                    self._servers["flight_tls"] = made = self._made(*self._tls_at, tls)
+                    self._servers["flight_tls"] = made = self._made(*self._tls_at, wanted)
+                    self._tls_shown = wanted
                     self.connections.watch(made.port, "flight_tls")
                     return
                 except OSError as error:

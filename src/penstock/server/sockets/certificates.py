@@ -16,9 +16,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import re
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
@@ -178,16 +181,18 @@ class Files(NamedTuple):
         """Have handshakes made with them.  Raises SettingsError."""
         pems = self.read()
         try:
-            context.load_cert_chain(self.certificate, self.key, password=_no_password)
+            with _in_memory(pems.chain) as chain, _in_memory(pems.key) as key:  # what is shown, whatever is there now
+                context.load_cert_chain(chain, key, password=_no_password)
         except _EncryptedKey:
             self._wrong("key", self.key, "is encrypted: write it without a password, readable by the server alone")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 self._wrong("key", self.key, f"is not the key of the certificate in {self.certificate}")
             self._wrong("certificate", self.certificate, f"cannot be used with the key in {self.key}: {_reason(error)}")
-        if self.ca is not None:
+        if self.ca is not None and pems.ca is not None:
             try:
-                context.load_verify_locations(self.ca)
+                with _in_memory(pems.ca) as ca:
+                    context.load_verify_locations(ca)
             except ssl.SSLError as error:
                 self._wrong("ca", self.ca, f"holds no CA certificates in PEM ({_reason(error)})")
         return pems
@@ -208,17 +213,37 @@ class Files(NamedTuple):
         return tuple(found)
 
     def _read(self, key: str, name: str) -> bytes:
+        """ASCII, as blocks of PEM are: what stands between them may be in any encoding, and is nobody's."""
         try:
-            with Path(name).open("rb") as file:
+            with open(name, "rb", opener=_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    self._wrong(key, name, "is no regular file")
                 data = file.read(LARGEST + 1)
         except OSError as error:
             self._wrong(key, name, f"cannot be read: {error.strerror or error}")
         if len(data) > LARGEST:
             self._wrong(key, name, f"has more than {LARGEST} bytes, and so is no file of certificates")
-        return data
+        return _NOT_ASCII.sub(b"?", data)  # which no block has: one with such a byte cannot be read with it either
 
     def _wrong(self, key: str, name: str, why: str) -> NoReturn:
         raise SettingsError(f"{self.section}.{key}: {name} {why}")
+
+
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+
+
+def _at_once(name: str, flags: int) -> int:
+    """Open a file; a pipe that nobody writes to is not waited for."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+@contextmanager
+def _in_memory(data: bytes) -> Generator[str]:
+    """The name of a file with these bytes: OpenSSL reads names alone."""
+    with open(os.memfd_create("pem"), "wb") as file:
+        file.write(data)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
 
 
 class _EncryptedKey(Exception):
