@@ -167,7 +167,10 @@ class Locating:
             ),
             "locate": Action(
                 self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating,
-                (*placed, *between, text("queue"), flag("log"), text("filter", most=TEXT_LIMIT)),
+                (
+                    *placed, *between, text("queue"), flag("log"), text("filter", most=TEXT_LIMIT),
+                    flag("fail_on_data_loss", True),
+                ),
             ),
         }  # fmt: skip
 
@@ -189,7 +192,7 @@ class Locating:
 
     def _locate(
         self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, to: int,
-        queue: str | None, log: bool, filter: str | None, **begins: int,
+        queue: str | None, log: bool, filter: str | None, fail_on_data_loss: bool, **begins: int,
     ) -> Reply:  # fmt: skip
         start = begins["from"]
         if sum((topic is not None, pattern is not None, queue is not None, log)) != 1:
@@ -197,7 +200,7 @@ class Locating:
         read = Replay(topic, pattern, exchange, vhost, "", filter) if queue is None else QueueContent(queue, vhost)
         why = self._why_not(caller, read)
         first = self._engine.past.first_lsn
-        if why is None and start < first:
+        if why is None and start < first and fail_on_data_loss:
             why = f"the log's files begin at LSN {first}, and the range at {start}"
         if filter is not None:
             core, call = self._engine.core, self._handover.call

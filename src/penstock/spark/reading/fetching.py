@@ -107,7 +107,7 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             a, b = part.start, part.end
             yield from either(
                 options,
-                lambda: file_records(server, a, b, columns),
+                lambda: file_records(server, a, b, columns, options.fail_on_data_loss),
                 lambda skip: spread(options, server, (a, b), "log", skip, **{"from": a, "to": b}, columns=columns),
             )
         case ReplayPart():
@@ -133,7 +133,7 @@ def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: l
     where = span(part.origin, a, b)
     return either(
         options,
-        lambda: file_messages(server, chosen, a, b, columns),
+        lambda: file_messages(server, chosen, a, b, columns, options.fail_on_data_loss),
         lambda skip: spread(
             options, server, (a, b), "replay", skip, vhost=server.vhost, bookmark=where, columns=columns,
             bookmark_not_found=missing, **chosen,
@@ -227,7 +227,7 @@ def _content(
     named: dict[str, object] = chosen if isinstance(part, RecordPart) else {"queue": options.queue}
     rows = either(
         options,
-        lambda: file_rows(server, named, part.exchange, lsns, asked),
+        lambda: file_rows(server, named, part.exchange, lsns, asked, options.fail_on_data_loss),
         lambda skip: _at(options, server, chosen, part, lsns, asked, skip),
     )
     found = 0
@@ -259,7 +259,7 @@ def _at(
     ends = int(lsns[0]), int(lsns[-1]) + 1
     range_of_them = spread(
         options, server, ends, "replay", 0, vhost=server.vhost, exchange=part.exchange,
-        bookmark=span(part.origin, *ends), columns=columns, **chosen,
+        bookmark=span(part.origin, *ends), bookmark_not_found="epoch", columns=columns, **chosen,
     )  # fmt: skip
 
     def mine(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -279,14 +279,15 @@ def folder_of(path: str) -> Folder:
     return Folder(OsDisk(path))
 
 
-def located(server: Remote, **fields: object) -> tuple[View, str | None]:
-    """The files of a range, and the filter as it is for this user.
+def located(server: Remote, fail_on_data_loss: bool, /, **fields: object) -> tuple[View, str | None]:
+    """The files of a range, and the filter as it is for this user.  A range whose beginning is gone has what is left,
+    unless that is to fail.
 
     Raises NotHere, LogDamaged for files that are not what they must be, and what the server refuses.
     """
 
     def look() -> tuple[View, str | None]:
-        told: dict[str, Any] = server.act("locate", **fields)
+        told: dict[str, Any] = server.act("locate", fail_on_data_loss=None if fail_on_data_loss else False, **fields)
         path = told["folder"]
         if path is None:
             raise NotHere(told["why"])
@@ -303,17 +304,19 @@ def located(server: Remote, **fields: object) -> tuple[View, str | None]:
     return listed_again(look)
 
 
-def file_records(server: Remote, start: int, end: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+def file_records(
+    server: Remote, start: int, end: int, columns: list[str], fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Records of the log, of all kinds."""
-    view, _ = located(server, log=True, **{"from": start, "to": end})
+    view, _ = located(server, fail_on_data_loss, log=True, **{"from": start, "to": end})
     return History(view, _never).records(LogRange(start, end, tuple(columns)))[1]
 
 
 def file_messages(
-    server: Remote, chosen: dict[str, object], start: int, end: int, columns: list[str]
+    server: Remote, chosen: dict[str, object], start: int, end: int, columns: list[str], fail_on_data_loss: bool = True
 ) -> Iterator[pa.RecordBatch]:
     """Messages of topics; `chosen` as `ReadOptions.replay` gives it."""
-    view, filter = located(server, vhost=server.vhost, **chosen, **{"from": start, "to": end})
+    view, filter = located(server, fail_on_data_loss, vhost=server.vhost, **chosen, **{"from": start, "to": end})
     given: Any = {**chosen, "filter": filter}
     given.setdefault("topic", None)
     command = Replay(vhost=server.vhost, columns=tuple(columns), **given)
@@ -321,11 +324,17 @@ def file_messages(
 
 
 def file_rows(
-    server: Remote, named: dict[str, object], exchange: str, lsns: npt.NDArray[np.int64], columns: list[str]
+    server: Remote,
+    named: dict[str, object],
+    exchange: str,
+    lsns: npt.NDArray[np.int64],
+    columns: list[str],
+    fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Messages at ascending LSNs; `named` is the queue or the topic that one may read all of."""
     start, end = int(lsns[0]), int(lsns[-1]) + 1
-    view, _ = located(server, vhost=server.vhost, exchange=exchange, **named, **{"from": start, "to": end})
+    place = {**named, "exchange": exchange, "from": start, "to": end}
+    view, _ = located(server, fail_on_data_loss, vhost=server.vhost, **place)
     history, schema = History(view, _never), select(MESSAGES, tuple(columns))
     return (present(batch, schema, view.origin, history.exchange_of) for batch in history.rows_at(lsns))
 
