@@ -70,7 +70,7 @@ def _numbers(values: Sequence[object], kind: pa.DataType) -> pa.Array[Any] | Non
     except OverflowError:
         return None
     data = wide.astype(f"i{kind.bit_width // 8}", copy=False)  # NumPy before 2 cuts numbers that are too large for it
-    if data is not wide and not np.array_equal(data, wide):
+    if data is not wide and data.astype(wide.dtype).tobytes() != wide.tobytes():  # what compares arrays imports
         return None
     return pa.Array.from_buffers(kind, len(values), [_present(values), _buffer(data)])
 

@@ -91,7 +91,8 @@ class Batch(OfThisProcess, Generic[B]):
         row = _number(row, "batch[row]: the row")
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        return Message[B](self._rows, row % len(self), self._exchange, self._outcomes)
+        message: Message[B] = Message(self._rows, row % len(self), self._exchange, self._outcomes)
+        return message
 
     def __iter__(self) -> Iterator[Message[B]]:
         return (self[row] for row in range(len(self)))

@@ -409,7 +409,7 @@ class Client(Querying):
             heartbeat=seconds,
             max_backlog=max_backlog,
         )
-        consumer = Consumer[B](
+        consumer: Consumer[B] = Consumer(  # a call of Consumer[B] imports, which nobody can while Python ends
             self,
             self._link,
             asked,

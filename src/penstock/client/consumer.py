@@ -29,6 +29,7 @@ from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
 from penstock.client.link import Link, OfThisProcess, Outage, crowded
 from penstock.client.messages import B, Message, Rows
 from penstock.client.transactions import Opening
+from penstock.client.waiting import check_running
 from penstock.errors import PenstockError, Unavailable
 from penstock.units import Duration, left_of, until_of
 
@@ -165,7 +166,8 @@ class Consumer(OfThisProcess, Generic[B]):
     def batch_of(self, message: Message[B]) -> Batch[B]:
         """The message that was taken last, with all that came with it and was not taken."""
         self._here = iter(())
-        return Batch[B](*message.place, cast("Exchange", message.holder))
+        batch: Batch[B] = Batch(*message.place, cast("Exchange", message.holder))
+        return batch
 
     def batches(self) -> Iterator[Batch[B]]:
         """What comes, as Arrow batches that are settled together or row by row; ends as the iteration of messages."""
@@ -197,6 +199,7 @@ class Consumer(OfThisProcess, Generic[B]):
         if exchange.incoming.empty():
             with suppress(Unavailable):  # its end says so, too
                 exchange.flush()
+            check_running()
         try:
             item = exchange.incoming.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
         except queue.Empty:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import sys
 import threading
 import time
 from collections import deque
@@ -29,6 +30,7 @@ from penstock.client.bodies import Reader
 from penstock.client.link import Link, not_here, rebuilt, said, understood, watch
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction, check_options
+from penstock.client.waiting import check_running
 from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import FOR_EVER_S
 from penstock.wire.flight.commands import SETTLE
@@ -130,6 +132,7 @@ class Answers:
         """Until it is so, or the stream has ended; holding `_changed`.  Unavailable, as `late` says, when it is not."""
         deadline = time.monotonic() + min(seconds, FOR_EVER_S)
         while not done() and self.ended is None:
+            check_running()
             if not self._changed.wait(max(0.0, deadline - time.monotonic())):
                 raise Unavailable(late)
 
@@ -205,6 +208,7 @@ class Exchange:
         self._known = 0  # settles that are durable
         self._late = False  # whether somebody settled what the server had taken back with the connection
         self._closing = False
+        check_running()
         self._writer, self._reader = link.exchange(command)
         with suppress(pa.ArrowException):  # refused or lost already: the reading thread says why, as of what is soon
             self._writer.begin(SETTLE)
@@ -419,7 +423,7 @@ class Exchange:
             pass  # the stream is gone; the reading thread says why
         self._end()
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not threading.current_thread() and not sys.is_finalizing():
                 thread.join(WAIT_S)
         if self._threads[0].is_alive():
             self._reader.cancel()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from penstock.errors import PreconditionFailed
 from penstock.units import until_of
 
 T = TypeVar("T")
@@ -29,13 +30,18 @@ _idle = list[_Asked]()
 """What those take their calls from."""
 
 
+def check_running() -> None:
+    """PreconditionFailed while Python ends: threads stand still then, and a `__del__` waited for one for ever."""
+    if sys.is_finalizing():
+        raise PreconditionFailed("Python ends, and nothing that a server sends is heard: wait for it before")
+
+
 def begun(call: Callable[[], T]) -> Future[T]:
     """A call that is made from now on, by a thread that the process does not wait for.
 
-    RuntimeError where no thread can be had.
+    RuntimeError where no thread can be had, PreconditionFailed while Python ends.
     """
-    if sys.is_finalizing():  # threads stand still then: a `__del__` waited for one for ever
-        raise RuntimeError("Python ends")
+    check_running()
     try:
         asked = _idle.pop()
     except IndexError:
@@ -67,7 +73,7 @@ def attended(call: Callable[[], T]) -> T:
         return call()
     try:
         made = begun(call)
-    except RuntimeError:  # there is no thread to be had, or Python ends
+    except (RuntimeError, PreconditionFailed):  # there is no thread to be had, or Python ends
         return call()
     come(made, None)
     return made.result()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from penstock.client.link import Link
 from penstock.client.urls import parse_url
 from penstock.client.waiting import IDLE_MOST, attended, begun, come
 from penstock.errors import Unavailable
+from penstock.testing import Broker
 
 GIVEN_UP_S = 20.0
 """After which the server hangs up, so that a deaf client is a failed test and none that hangs."""
@@ -121,3 +123,57 @@ def test_a_call_while_python_ends_waits_for_no_thread(monkeypatch: pytest.Monkey
     attended(threading.get_ident)  # whose thread waits for the next
     monkeypatch.setattr(sys, "is_finalizing", lambda: True)
     assert attended(threading.get_ident) == threading.get_ident()
+
+
+WHILE_PYTHON_ENDS = """if True:
+    import signal, sys
+    import penstock
+
+    class Late:
+        def __init__(self, *calls):
+            self.calls = calls
+
+        def __del__(self, wrong=penstock.PenstockError):
+            assert sys.is_finalizing()
+            signal.alarm(20)  # what waits for ever is killed
+            for call in self.calls:
+                try:
+                    told = call()
+                except wrong as error:
+                    told = type(error).__name__, str(error)
+                print(told, flush=True)
+
+    client = penstock.connect(sys.argv[1])
+    consumer = client.consume("q", backlog=2)
+    first = consumer.take()
+    consumer.catch_up()
+    replay = client.replay("q", follow=True)
+    next(replay)
+    late = Late(
+        lambda: client.consume("q"),
+        lambda: consumer.take().body,
+        lambda: consumer.take(),
+        lambda: consumer.take(3),
+        lambda: consumer.replace(max_backlog=5),
+        lambda: [next(replay) for _ in range(9)],
+        lambda: first.ack(),
+        lambda: consumer.flush(),
+        lambda: (consumer.close(), client.close()),
+    )
+"""
+
+
+def test_who_waits_for_what_comes_while_python_ends_is_told_and_what_is_settled_then_is() -> None:
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        broker.publish("q", b"1")
+        broker.publish("q", b"2")
+        done = subprocess.run(
+            [sys.executable, "-c", WHILE_PYTHON_ENDS, broker.flight_url],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        ends = str(("PreconditionFailed", "Python ends, and nothing that a server sends is heard: wait for it before"))
+        assert (done.stdout.splitlines(), done.returncode) == (
+            [ends, "b'2'", ends, ends, ends, ends, "True", ends, "(None, None)"],
+            0,
+        ), done.stderr
+        assert broker.stats("q")["ready"] == 1
