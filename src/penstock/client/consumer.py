@@ -59,6 +59,11 @@ CLOSE_S = WAIT_S
 class Closing(Protocol):
     """What is closed by who is done with it."""
 
+    @property
+    def over(self) -> bool:
+        """Whether it holds nothing any more: it or its client was closed, it came to its end or was refused."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -321,9 +326,14 @@ class Consumer(OfThisProcess, Generic[B]):
         if exchange.answers.failures:
             raise exchange.answers.failures[0]
 
+    @property
+    def over(self) -> bool:
+        """Whether it holds nothing any more, as of `Closing`."""
+        return self._closed
+
     def __del__(self) -> None:
         """Close what its caller has dropped, in a thread: those of its exchange would hold the messages for ever."""
-        if hasattr(self, "_exchange") and not self._closed and not sys.is_finalizing():
+        if hasattr(self, "_exchange") and not self.over and not sys.is_finalizing():
             close_dropped(self)
 
     def untake(self, message: Message[B]) -> None:

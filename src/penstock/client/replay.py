@@ -310,6 +310,11 @@ class Replay(OfThisProcess):
         if self._saved is not None:
             self._saved()
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing comes any more, as of `consumer.Closing`."""
+        return self._closed or self._link.closed
+
     def begin(self) -> None:
         """Have the server begin now, and not with the first message that is asked for; nothing if it has.
 

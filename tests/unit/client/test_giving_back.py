@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 
 import pytest
 
@@ -60,3 +62,34 @@ def test_an_async_one_whose_caller_has_gone_does_so_too(broker: Broker) -> None:
     with broker:
         asyncio.run(main())
         assert ready(broker) == [b"C", b"D", b"E"]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_of_what_is_dropped_only_what_holds_something_is_told(
+    broker: Broker, caplog: pytest.LogCaptureFixture, closes: bool
+) -> None:
+    """What its client closed, what was refused and what came to its end held nothing, and each was told of."""
+
+    async def main() -> None:
+        client = aio.connect(broker.flight_url)
+        lasts, ends = [client.consume("q"), client.replay("q", follow=True)], client.replay("q")
+        for one in lasts:
+            assert (await one.take("20s")) is not None
+        while (await ends.take("20s")) is not None:
+            pass
+        refused = client.consume("none")
+        with pytest.raises(penstock.NotFound):
+            await refused.take("20s")
+        if closes:
+            await client.close()
+        del refused, ends, one
+        gc.collect()
+        assert "dropped" not in caplog.text
+        lasts.clear()
+        gc.collect()
+        await client.close()
+
+    with broker, caplog.at_level(logging.WARNING, "penstock.client"):
+        broker.publish("q", b"A")
+        asyncio.run(main())
+        assert caplog.text.count("was dropped and not closed") == (0 if closes else 2)

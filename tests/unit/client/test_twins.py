@@ -22,9 +22,9 @@ TWINS: tuple[tuple[type[Any], type[Any]], ...] = (
 
 BETWEEN_OURS: dict[type[Any], frozenset[str]] = {
     client.Client: frozenset({"forget", "heard", "open_transaction"}),
-    consumer.Consumer: frozenset({"batch_of", "catch_up", "give_back", "take_ready", "untake"}),
+    consumer.Consumer: frozenset({"batch_of", "catch_up", "give_back", "over", "take_ready", "untake"}),
     messages.Message: frozenset({"begin", "check_unsettled", "end", "holder", "leave"}),
-    replay.Replay: frozenset({"begin"}),
+    replay.Replay: frozenset({"begin", "over"}),
     results.Task: frozenset({"late"}),
 }  # fmt: skip
 """What parts of the client ask of each other."""

@@ -244,7 +244,7 @@ class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
 
     def __del__(self) -> None:
         """As of `client.consumer.Consumer`: a thread that waits in the blocking one would hold it for ever."""
-        if self._opened is not None and not self._closed and not sys.is_finalizing():
+        if self._opened is not None and not self._opened.over and not sys.is_finalizing():
             consumer.close_dropped(self._opened)
 
     async def __aiter__(self) -> AsyncIterator[Item]:
