@@ -53,12 +53,16 @@ class End:
 
 
 class Past:
-    """What became of settles of one consumer that went over connections which are lost, and of what waited too long."""
+    """What became of settles of one consumer that went over connections which are lost, and of what waited too long.
+
+    Beside these what stays of it over all connections: whose turn it is.
+    """
 
     def __init__(self) -> None:
         self.stale = 0  # had no effect
         self.unknown = 0  # of these the server had not said that they are durable
         self.lapsed = 0  # messages whose lease ended before they were taken
+        self.turn = threading.RLock()  # of who takes
 
     def lapse(self) -> None:
         """One more; the first time whoever reads the log is told what helps."""
@@ -225,7 +229,7 @@ class Exchange:
     def leave(self) -> list[object]:
         """The process was forked, and this is the child, which has none of its threads."""
         self._inherited = self.closed = True
-        self._lock = threading.Lock()  # whoever had the other is not here
+        self._lock, self._past.turn = threading.Lock(), threading.RLock()  # whoever had the others is not here
         self.answers = Answers(0)
         self.answers.end(End(not_here()))
         self.incoming = queue.SimpleQueue()

@@ -51,13 +51,15 @@ class Trust:
         if self.cert is not None and self.key is not None:
             options |= {"cert_chain": _read("cert", self.cert), "private_key": _read("key", self.key)}
             _check_pair(self.cert, self.key)
+        known = None if self.ca is None else _authorities(self.ca)
         if not self.verify:
             text = f"the certificate of {server} is not verified: whoever is between can read and change everything"
             warnings.warn(text, UnverifiedServer, stacklevel=5)
             return options | {"disable_server_verification": True}
         system: Any = ssl.get_default_verify_paths()  # whose file may be None, other than its stub says
-        roots: str | None = self.ca or system.cafile
-        return options if roots is None else options | {"tls_root_certs": _read("ca", roots)}
+        if known is None and system.cafile is not None:
+            known = _read("ca", system.cafile)
+        return options if known is None else options | {"tls_root_certs": known}
 
 
 DEFAULT_PORT = 8815
@@ -100,6 +102,16 @@ def _read(name: str, file: str) -> bytes:
     what = "private key" if name == "key" else "certificate"
     if f"{what.upper()}-----".encode() not in data:
         raise InvalidArgument(f"{name}: {file} holds no {what} in PEM")
+    return data
+
+
+def _authorities(file: str) -> bytes:
+    """The certificates of a file.  InvalidArgument for one that gRPC cannot use, as of `_check_pair`."""
+    data = _read("ca", file)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise InvalidArgument(f"ca: {file} holds a certificate that cannot be used: {error.reason or error}") from None
     return data
 
 

@@ -150,9 +150,17 @@ def test_what_an_address_cannot_say(url: str, why: str) -> None:
 
 
 def test_files_that_are_not_there_are_told() -> None:
-    with pytest.raises(InvalidArgument, match="ca: absent cannot be read: No such file"):
-        Trust("absent").options("h")
     Path("junk").write_bytes(b"junk")
+    Path("broken").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    for verify in (True, False):  # who verifies nothing has named a file all the same
+        for ca, why in (
+            ("absent", "cannot be read: No such file"),
+            (".", "cannot be read: Is a directory"),
+            ("junk", "holds no certificate in PEM"),
+            ("broken", "holds a certificate that cannot be used: "),
+        ):
+            with pytest.raises(InvalidArgument, match=f"ca: {ca} {why}"):
+                Trust(ca, verify=verify).options("h")
     with pytest.raises(InvalidArgument, match="cert: junk holds no certificate in PEM"):
         Trust(None, "junk", "junk").options("h")
 

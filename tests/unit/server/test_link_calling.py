@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import flight
 
 from penstock.config.links import LinkSection
+from penstock.errors import SettingsError
 from penstock.records.schema import CARRIED
 from penstock.server.links.calling import Connection, closed
 
@@ -61,3 +63,14 @@ def test_a_call_that_has_ended_leaves_no_line_of_arrow(
             call(section, ends)
     gc.collect()
     assert capfd.readouterr().err == ""
+
+
+def test_a_ca_that_is_none_is_told_by_its_name(tmp_path: Path) -> None:
+    """gRPC says of it that an address list is empty."""
+    broken = tmp_path / "ca.pem"
+    broken.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    section = LinkSection.model_validate(
+        {"name": "b", "to": ["penstocks://127.0.0.1:1"], "ca": str(broken), "topic": [{"pattern": "q"}]}
+    )
+    with pytest.raises(SettingsError, match=r"link\.ca: .*ca\.pem holds no CA certificates in PEM"):
+        call(section, "by this site")

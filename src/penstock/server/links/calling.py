@@ -190,6 +190,10 @@ def _tls(section: LinkSection, target: Target) -> dict[str, Any]:
     roots: str | None = section.ca or system.cafile
     if roots is not None:
         options["tls_root_certs"] = _read("ca", roots)
+    if section.ca is not None:
+        from penstock.server.sockets.certificates import LINK, trust  # where TLS is used
+
+        trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), LINK, section.ca, section.ca)
     return options
 
 

@@ -190,11 +190,8 @@ class Files(NamedTuple):
                 self._wrong("key", self.key, f"is not the key of the certificate in {self.certificate}")
             self._wrong("certificate", self.certificate, f"cannot be used with the key in {self.key}: {_reason(error)}")
         if self.ca is not None and pems.ca is not None:
-            try:
-                with _in_memory(pems.ca) as ca:
-                    context.load_verify_locations(ca)
-            except ssl.SSLError as error:
-                self._wrong("ca", self.ca, f"holds no CA certificates in PEM ({_reason(error)})")
+            with _in_memory(pems.ca) as file:
+                trust(context, self.section, self.ca, file)
         return pems
 
     def look(self) -> Certificate:
@@ -244,6 +241,14 @@ def _in_memory(data: bytes) -> Generator[str]:
         file.write(data)
         file.flush()
         yield f"/proc/self/fd/{file.fileno()}"
+
+
+def trust(context: ssl.SSLContext, section: str, ca: str, file: str) -> None:
+    """Have others judged by the certificates of a file, which people know as `ca`.  SettingsError for one of none."""
+    try:
+        context.load_verify_locations(file)
+    except ssl.SSLError as error:
+        raise SettingsError(f"{section}.ca: {ca} holds no CA certificates in PEM ({_reason(error)})") from None
 
 
 class _EncryptedKey(Exception):
