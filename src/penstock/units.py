@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 from penstock.errors import InvalidArgument
 
@@ -113,6 +114,17 @@ def format_size(size: int) -> str:
     if unit == "B":
         return f"{size} B"
     return f"{amount:.3g} {unit}" if amount < 999.5 else f"{amount:.0f} {unit}"  # three digits of 1020 have an exponent
+
+
+DIGITS_MOST = 400
+"""Of a decimal before or behind its point; one of more is written with an exponent."""
+
+
+def as_text(value: object) -> str:
+    """What a value says of itself; a decimal as SQL writes it: Python and Arrow give one an exponent from 1E-7 on."""
+    if isinstance(value, Decimal) and value.is_finite() and abs(value.adjusted()) <= DIGITS_MOST:
+        return f"{value:f}"
+    return str(value)
 
 
 _GIVEN = (str, int, float, timedelta)

@@ -135,6 +135,16 @@ def test_no_two_keys_of_a_map_have_one_name(kind: pa.DataType) -> None:
     assert [json.loads(text) for text in rows_as_json(batch, ["m"]).to_pylist()] == expected
 
 
+def test_decimals_have_no_exponent_as_sql_writes_them() -> None:
+    kind = pa.decimal128(38, 18)
+    zero, tiny = "0." + "0" * 18, "0.000000120000000000"
+    column = pa.array([Decimal(0), None, Decimal(tiny), Decimal("12.5")], kind)
+    rows = rows_as_json(pa.record_batch({"d": column, "l": pa.array([[Decimal(0)]] * 4, pa.list_(kind))}), ["d", "l"])
+    told = [json.loads(row) for row in rows.to_pylist()]
+    assert [one["d"] for one in told] == [zero, None, tiny, "12.500000000000000000"]
+    assert told[0]["l"] == [zero]
+
+
 def test_json_of_nothing() -> None:
     batch = pa.record_batch({"a": pa.nulls(2, pa.string()), "b": pa.nulls(2)})
     assert rows_as_json(batch, ["a", "b"]).to_pylist() == [b'{"a":null,"b":null}'] * 2

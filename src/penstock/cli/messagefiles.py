@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from penstock.cli.output import spelled
 from penstock.errors import InvalidArgument
+from penstock.units import as_text
 
 BATCH_ROWS = 10_000
 
@@ -434,7 +435,7 @@ class JsonLines:
 
 
 def _other(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    return value.isoformat() if isinstance(value, datetime) else as_text(value)
 
 
 class Csv:

@@ -22,7 +22,7 @@ import orjson
 import typer
 
 from penstock.errors import ExpressionError, InvalidArgument, PenstockError
-from penstock.units import parse_duration
+from penstock.units import as_text, parse_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -220,7 +220,7 @@ def spelled(name: str, value: object) -> tuple[str, object]:
 def _plain(value: object) -> object:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return str(value)
+    return as_text(value)
 
 
 def in_order(found: Iterable[Mapping[str, object]], *columns: str) -> list[Mapping[str, object]]:
@@ -303,7 +303,7 @@ def shown(value: object) -> str:
         return ", ".join(f"{shown(name)} {shown(one)}" for name, one in cast("Mapping[object, object]", value).items())
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, cast("Sequence[object]", value)))
-    text = str(value)
+    text = as_text(value)
     return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 

@@ -332,6 +332,7 @@ def plain(batch: Any) -> Any:
     """A batch whose structs and lists are JSON text, and whose decimals are text: CSV has nothing else for them."""
     import pyarrow as pa
 
+    from penstock.records.compute import decimal_texts
     from penstock.server.sql.value_types import to_json
 
     for at, name in enumerate(batch.schema.names):
@@ -340,7 +341,7 @@ def plain(batch: Any) -> Any:
             cells = [None if cell is None else to_json(cell).decode() for cell in column.to_pylist()]
             batch = batch.set_column(at, name, pa.array(cells, pa.string()))
         elif pa.types.is_decimal(column.type):
-            batch = batch.set_column(at, name, column.cast(pa.string()))
+            batch = batch.set_column(at, name, decimal_texts(column))
     return batch
 
 

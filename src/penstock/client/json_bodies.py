@@ -22,6 +22,7 @@ import orjson
 
 from penstock.client.arguments import encoded, is_written
 from penstock.errors import InvalidArgument
+from penstock.units import as_text
 
 JSON = "application/json"
 
@@ -210,7 +211,7 @@ def _plain(value: object) -> object:
         named = type(value).__name__
         article = "an" if named[:1].lower() in "aeiou" else "a"
         raise TypeError(f"{article} {named} has no text of its own: give a dict, a dataclass or a model")
-    return str(value)
+    return as_text(value)
 
 
 def _time_text(value: date | time) -> str:

@@ -29,7 +29,7 @@ from penstock.client.link import failure, said, understood
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.client.waiting import attended, begun
 from penstock.errors import InvalidArgument, Unavailable, Unroutable
-from penstock.units import Duration, epoch_micros
+from penstock.units import Duration, as_text, epoch_micros
 from penstock.units import span as span_of
 from penstock.wire.fields import nearest
 from penstock.wire.flight.commands import PUBLISH
@@ -81,7 +81,7 @@ def headers_of(headers: Mapping[str, object] | None) -> list[tuple[str, str]] | 
             raise InvalidArgument(f"headers: the name {name!r} is not text")
         if is_textless(value):
             raise InvalidArgument(f"header {name!r} is {value!r}, which has no text of its own")
-        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else as_text(value)
         encoded(name, "headers: the name")
         encoded(text, f"header {name!r}")
         rows.append((name, text))

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from penstock.units import as_text
+
 ROWS = 20
 """Rows of a table that are shown."""
 
@@ -17,7 +19,7 @@ def cell(value: object) -> str:
     """One value, cut where it is long."""
     if isinstance(value, bytes):
         value = value[: 4 * CELL + 1].decode(errors="replace")
-    text = "" if value is None else str(value)
+    text = "" if value is None else as_text(value)
     return escape(text if len(text) <= CELL else f"{text[:CELL]}…")
 
 

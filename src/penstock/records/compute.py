@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.units import as_text
+
 if TYPE_CHECKING:
     from penstock.records.chunks import Chunk
 
@@ -129,3 +131,17 @@ def having_byte(array: Any, byte: int) -> npt.NDArray[np.bool_]:
     if len(places):
         mask[np.searchsorted(ends, places, side="right") - 1] = True
     return mask
+
+
+EXPONENT_FROM = 7
+"""Of a scale from here on Arrow writes values with an exponent."""
+
+
+def decimal_texts(array: Any) -> pa.Array[Any]:
+    """Decimals as text, each as `units.as_text` has it."""
+    texts = array.cast(pa.string())
+    if 0 <= array.type.scale < EXPONENT_FROM:
+        return cast("pa.Array[Any]", texts)
+    odd = compute.match_substring(texts, "E")
+    plain = pa.array([as_text(one) for one in array.filter(odd).to_pylist()], pa.string())
+    return cast("pa.Array[Any]", compute.replace_with_mask(texts, odd, plain))

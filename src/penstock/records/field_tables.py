@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import orjson
 
 from penstock.errors import InvalidArgument, ProtocolError
+from penstock.units import as_text
 
 FRAME_ERROR = 501
 SYNTAX_ERROR = 502
@@ -345,4 +346,4 @@ def as_json(value: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else as_text(value)

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument
-from penstock.records.compute import compute, cut
+from penstock.records.compute import compute, cut, decimal_texts
 from penstock.records.dataclass import dataclass
 from penstock.spark.record_batches import Column, batch_of, column
 
@@ -168,7 +168,8 @@ _WRITERS: Sequence[tuple[tuple[Callable[[Any], bool], ...], Callable[[Any], tupl
     ((pa.types.is_string, pa.types.is_large_string), lambda column: _escaped(column.cast(pa.string()))),
     ((pa.types.is_integer, pa.types.is_boolean), lambda column: (column.cast(pa.string()), False)),
     ((pa.types.is_floating,), lambda column: (_floats(column), False)),
-    ((pa.types.is_decimal, pa.types.is_date), lambda column: (column.cast(pa.string()), True)),
+    ((pa.types.is_decimal,), lambda column: (decimal_texts(column), True)),
+    ((pa.types.is_date,), lambda column: (column.cast(pa.string()), True)),
     ((pa.types.is_timestamp,), lambda column: (_times(column, column.type.tz), True)),
     ((pa.types.is_binary, pa.types.is_large_binary), lambda column: (_coded(column), True)),
     ((pa.types.is_struct,), lambda column: (_struct(column), False)),
