@@ -9,8 +9,10 @@ Inside, durations are integer microseconds and sizes integer bytes.  A bare numb
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import InvalidArgument
 
@@ -184,6 +186,31 @@ def left_of(value: Duration, what: str) -> float:
 def format_address(host: str, port: int | str) -> str:
     """`host:port`, with an IPv6 host in brackets: without them nobody can tell where the port begins."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%[a-z0-9._-]+)?", re.IGNORECASE)
+"""A name, or an address of either kind; a scope may be that of a link."""
+
+
+def ascii_host(host: str) -> str:
+    """As resolvers take it, a name in the letters of any language too; empty for what is no host.
+
+    They raise UnicodeError for a part of a name that is empty or has more than 63 letters.
+    """
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        return ""
+    return name if _HOST.fullmatch(name) is not None else ""
+
+
+def split_url(url: str) -> SplitResult:
+    """A URL of one host, split.  ValueError names it without its password, which Python's shows."""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if not parts.hostname or ascii_host(parts.hostname):
+            return parts
+    raise ValueError(f"{shown_address(url)!r} is no address: it has no host; one of IPv6 is in brackets: [::1]:8815")
 
 
 def parted_address(address: str) -> tuple[str, str]:

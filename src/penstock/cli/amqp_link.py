@@ -11,12 +11,12 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from penstock.client.urls import Trust
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
 from penstock.records.field_tables import FieldValue
-from penstock.units import format_address, parted_address, shown_address
+from penstock.units import format_address, parted_address, shown_address, split_url
 from penstock.wire.amqp import frames
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import Method, decode_method
@@ -67,7 +67,7 @@ FORM = "write amqp://user:password@host:port/vhost"
 def read_address(url: str) -> Broker:
     """A URL of RabbitMQ taken apart.  Raises InvalidArgument."""
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         port = parts.port
     except ValueError:
         raise InvalidArgument(f"{shown_address(url)!r} is no address: {FORM}") from None

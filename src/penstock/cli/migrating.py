@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
@@ -32,7 +33,7 @@ from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockEr
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.password_hashes import SHA256, check_hash
 from penstock.records.rights import Tag
-from penstock.units import format_address
+from penstock.units import format_address, shown_address
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -155,24 +156,23 @@ def _ends(
 
 def _ask(base: str, path: str, who: Broker, body: object = None) -> Any:
     """The answer of a management API; a body makes it a POST."""
-    request = urllib.request.Request(
-        f"{base}/api/{path}", None if body is None else plain_json.dumps(body).encode(),
-        {"content-type": "application/json"}, method="GET" if body is None else "POST",
-    )  # fmt: skip
+    sent = None if body is None else plain_json.dumps(body).encode()
     login = base64.b64encode(f"{who.user}:{who.password}".encode()).decode()
-    request.add_header("authorization", f"Basic {login}")
+    headers = {"content-type": "application/json", "authorization": f"Basic {login}"}
     try:
+        request = urllib.request.Request(f"{base}/api/{path}", sent, headers, method="GET" if body is None else "POST")
         context = tls_of(who.trust) if base.startswith("https") else None  # http and https alone: it is an address
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             data = answer.read()
+        return plain_json.loads(data) if data else None
     except urllib.error.HTTPError as error:
         with error:
             text = _reason(error.read()) or error.reason
         kind = AccessRefused if error.code in {401, 403} else NotFound if error.code == 404 else Refused
         raise kind(f"{base}/api/{path}: {error.code}: {text}") from None
-    except OSError as error:
-        raise Unavailable(f"no answer from {base}/api/{path}: {error}; is its management API on?") from None
-    return plain_json.loads(data) if data else None
+    except (OSError, HTTPException, ValueError) as error:  # what is no address, what speaks no HTTP, what is no JSON
+        told = f"no answer from {shown_address(base)}/api/{path}"
+        raise Unavailable(f"{told}: {str(error) or type(error).__name__}; is its management API on?") from None
 
 
 def _reason(data: bytes) -> str:

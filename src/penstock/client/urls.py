@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlun
 from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
-from penstock.units import format_address, shown_address
+from penstock.units import ascii_host, format_address, shown_address
 
 
 class UnverifiedServer(UserWarning):
@@ -131,8 +131,6 @@ def _check_pair(cert: str, key: str) -> None:
 
 DEFAULT_USER = "guest"
 FILES = ("ca", "cert", "key")
-HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+(%[a-z0-9._-]+)?", re.IGNORECASE)
-"""A name, or an address of either kind; a scope may be that of a link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,11 +234,9 @@ def _check_login(url: str) -> None:
 
 
 def _host(url: str, host: str) -> str:
-    """As resolvers take it, a name in the letters of any language too.  InvalidArgument for what is no host."""
-    with suppress(UnicodeError):
-        name = host if host.isascii() else host.encode("idna").decode()
-        if HOST.fullmatch(name) is not None:
-            return name
+    """As resolvers take it, as of `ascii_host`.  InvalidArgument for what is no host."""
+    if name := ascii_host(host):
+        return name
     raise InvalidArgument(f"{shown_address(url)!r} is no address: {host!r} is no host")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pydantic import Field, SecretStr, StrictBool, field_validator, model_validator
 
@@ -11,7 +11,7 @@ from penstock.config.sections import Duration, File, Name, Section, refuse_half
 from penstock.errors import InvalidArgument, told_as
 from penstock.records.message_types import JSON, MESSAGE_TYPES, typed, wrong_type
 from penstock.records.regular_expressions import topic_pattern
-from penstock.units import format_address, shown_address
+from penstock.units import format_address, shown_address, split_url
 
 DEFAULT_PORT = 8815
 
@@ -36,7 +36,7 @@ class Target(NamedTuple):
 
 def target_of(url: str) -> Target:
     """The address in a URL.  ValueError says what is wrong with it."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.scheme not in ("penstock", "penstocks") or not parts.hostname:
         form = f"write penstock://host:{DEFAULT_PORT}, or penstocks:// for TLS"
         raise ValueError(f"{shown_address(url)!r} is no address of a site: {form}")

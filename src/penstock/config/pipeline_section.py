@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from os.path import abspath
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult
 
 from pydantic import (
     AfterValidator,
@@ -35,11 +35,19 @@ from penstock.config.pipeline_inputs import (
 from penstock.config.queue_values import COUNT_MAX
 from penstock.config.sections import MIB, Duration, Name, Refusals, Section, Size, one_of, refuse
 from penstock.errors import told_as
-from penstock.units import shown_address, wrong_master
+from penstock.units import shown_address, split_url, wrong_master
 
 _TLS_QUERY = re.compile(r"(?:ca|cert|key|verify)=[^&]*(?:&(?:ca|cert|key|verify)=[^&]*)*")
 RESERVED = ("driver", "scratch", "server", "status")
 """What files beside the checkpoints are called."""
+
+
+def _is_called(parts: SplitResult) -> bool:
+    """Whether it names a host, and a port that is one or none."""
+    try:
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _master(value: str | None) -> str | None:
@@ -291,11 +299,8 @@ class Spark(Section):
     def _address(cls, value: str | None) -> str | None:
         if value is None:
             return value
-        parts = urlsplit(value)
-        try:
-            known = parts.scheme in ("penstock", "penstocks") and bool(parts.hostname) and parts.port is not None
-        except ValueError:
-            known = False
+        parts = split_url(value)
+        known = parts.scheme in ("penstock", "penstocks") and _is_called(parts) and parts.port is not None
         if not known or parts.username or parts.path.strip("/") or parts.fragment:
             told = shown_address(value)
             raise ValueError(f"{told!r} is not the address of a server: write penstock://host:port and nothing more")
@@ -307,6 +312,8 @@ class Spark(Section):
     @field_validator("openlineage")
     @classmethod
     def _place(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://", "file:")):
+        if value is None or value.startswith("file:"):
+            return value
+        if not value.startswith(("http://", "https://")) or not _is_called(split_url(value)):
             raise ValueError(f"{shown_address(value)!r} is no place for events: write http://host:port or file:PATH")
         return value

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from penstock.errors import shown, told_as
-from penstock.units import format_address, parse_duration, parse_size, shown_address
+from penstock.units import ascii_host, format_address, parse_duration, parse_size, parted_address, shown_address
 
 MIB = 1 << 20
 
@@ -135,6 +135,8 @@ def _address(value: object) -> object:
         raise ValueError(
             f"{shown_address(value)!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672"
         )
+    if not ascii_host(bare):
+        raise ValueError(f"{shown_address(value)!r} is not an address: {bare!r} is no host")
     return Address(bare, int(port))
 
 
@@ -263,14 +265,14 @@ class BeforeLogin(Section):
 
 LEAST_SECRET = 16
 
-EVERYWHERE = frozenset({"0.0.0.0", "[::]", "::"})
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
 """Hosts to listen on, at which nobody can be called."""
 
 
 def _calls(address: str) -> bool:
     """Whether another machine may call this host:port."""
-    host, _, port = address.rpartition(":")
-    return bool(host) and host not in EVERYWHERE and port.isdecimal() and 0 < int(port) <= PORT_MOST
+    host, port = parted_address(address)
+    return bool(ascii_host(host)) and host not in EVERYWHERE and port.isdecimal() and 0 < int(port) <= PORT_MOST
 
 
 class HoldSection(Section):

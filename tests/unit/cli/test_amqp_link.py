@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -16,6 +17,8 @@ from penstock.cli.amqp_link import Link, read_address, tls_of
 from penstock.client.urls import Trust
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.testing import Broker
+
+Run = Callable[..., tuple[int, str, str]]
 
 
 def test_who_is_cut_off_is_told_to_try_again() -> None:
@@ -70,9 +73,29 @@ def test_an_address_names_whom_it_trusts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://me:s3cret@old/v", "amqp://me:s3cret@", "amqp://me:s3/cret@old", "me:s3cret@old"]
+    "url",
+    [
+        "amqp://me:s3cret@a..b",
+        "amqp://me:s3cret@old b",
+        "http://me:s3cret@old/v",
+        "amqp://me:s3cret@",
+        "amqp://me:s3/cret@old",
+        "me:s3cret@old",
+    ],
 )
 def test_the_password_of_a_wrong_address_is_not_shown(url: str) -> None:
     with pytest.raises(InvalidArgument, match="write amqp://user:password@host:port/vhost") as refused:
         read_address(url)
     assert "s3" not in str(refused.value)
+
+
+@pytest.mark.parametrize("http", ["http://u:s3cret@[::1", "http://h:x", "127.0.0.1", "{amqp}", "http://a..b"])
+def test_a_place_without_a_management_api_is_told(http: str, run: Run, tmp_path: Path) -> None:
+    """What is no address, and what speaks no HTTP, ended with a traceback."""
+    with Broker() as broker:
+        place = http.format(amqp=broker.amqp_url.replace("amqp", "http"))
+        state = str(tmp_path / "migrate.state")
+        status, _, told = run("migrate", broker.amqp_url, broker.flight_url, "--old-http", place, "--state", state)
+        assert (status, "s3cret" in told) == (5, False)
+        assert "no answer from " in told
+        assert "is its management API on?" in told

@@ -240,6 +240,14 @@ SECRET = 'secret = "a long text, the same for all"'
             "[cluster] registry: 'etcd://etcd-1:2379,etcd-2/x' has 'etcd-2', which is not host:port, as etcd-1:2379",
         ),
         (
+            f'[cluster]\nregistry = "etcd://etcd..1:2379/x"\n{SECRET}',
+            "[cluster] registry: 'etcd://etcd..1:2379/x' has 'etcd..1:2379', which is not host:port, as etcd-1:2379",
+        ),
+        (
+            f'[cluster]\nregistry = "file:///x"\nadvertise = "a..b:8817"\n{SECRET}',
+            "[cluster]: advertise is 'a..b:8817', not host:port at which the others reach this server",
+        ),
+        (
             f'[cluster]\nregistry = "etcd://etcd-1:99999/x"\n{SECRET}',
             "[cluster] registry: 'etcd://etcd-1:99999/x' has 'etcd-1:99999', which is not host:port, as etcd-1:2379",
         ),

@@ -34,7 +34,9 @@ def test_an_address_of_several_hosts_keeps_all_where_its_vhost_or_its_trust_chan
         with_vhost("penstock://a:1,::1", "v")
 
 
-@pytest.mark.parametrize("host", ["local host", 'loc"al', "lo%20cal", "a<b", "a..ä", "{host}", "$host", "ho\\st"])
+@pytest.mark.parametrize(
+    "host", ["a..b", "x" * 64, "local host", 'loc"al', "lo%20cal", "a<b", "a..ä", "{host}", "$host", "ho\\st"]
+)
 def test_a_host_that_is_none_is_told_so_with_its_name(host: str) -> None:
     for url in (f"penstock://{host}", f"penstock://a,{host}:8815/v", f"penstocks://u:p@{host}:1"):
         with pytest.raises(InvalidArgument, match="is no address: ") as told:

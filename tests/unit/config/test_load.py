@@ -199,6 +199,24 @@ def test_settings_are_frozen() -> None:
         ),
         ('[listen]\namqp = "localhost:99999"', "is not an address: port 99999 is not in 0..65535"),
         ('[listen]\namqp = "::1:5672"', "write an IPv6 host in brackets"),
+        ('[listen]\namqp = "a..b:5672"', "settings:2: [listen] amqp: 'a..b:5672' is not an address: 'a..b' is no host"),
+        ('[listen]\nhttp = "[[::1]]:1"', "[listen] http: '[[::1]]:1' is not an address: '[::1]' is no host"),
+        (f'[listen]\nflight = "{"x" * 64}:1"', f"{'x' * 64}' is no host"),
+        ('[listen]\namqp = "a\\u0000:1"', "'a\\x00' is no host"),
+        *(
+            (
+                f'[[link]]\nname = "b"\nto = ["penstock://u:s3cret@{host}"]',
+                f"\"b\" to: 'penstock://u:***@{host}' ",
+            )
+            for host in ("[::1", "℀.com", "a..b", "[::1],[::2]")
+        ),
+        *(
+            (f'[spark]\nurl = "penstock://u:s3cret@{host}:1"', f"url: 'penstock://u:***@{host}:1' is no")
+            for host in ("[::1", "℀.com", "a..b")
+        ),
+        ('[spark]\nopenlineage = "http://u:s3cret@[::1"', "openlineage: 'http://u:***@[::1' is no "),
+        ('[spark]\nopenlineage = "http://h:x"', "openlineage: 'http://h:x' is no place for events: write http://"),
+        ('[spark]\nopenlineage = "http://"', "openlineage: 'http://' is no place for events: write http://"),
         ('[listen]\namqps = "127.0.0.1:5671"', "settings:2: [listen] amqps: needs the certificate and key of [tls]"),
         ('[tls]\nkey = "k"', "[tls]: key is there and certificate is missing"),
         ('[tls]\nverify = "peer"', '[tls]: verify = "peer" needs ca'),

@@ -32,7 +32,7 @@ from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
 from penstock.replication.register import BYTES_MOST, ClusterState, Verdict, compared, decode
 from penstock.server.cluster import folder
-from penstock.units import shown_address
+from penstock.units import ascii_host, parted_address, shown_address
 
 if TYPE_CHECKING:
     from penstock.ports import Disk
@@ -77,8 +77,8 @@ def register_at(url: str, data: str | Path, lease: int = LEASE) -> Register:
     if scheme == "etcd" and place and not {"?", "#"} & {*where}:
         hosts = place.split(",")
         for one in hosts:
-            host, _, port = one.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            host, port = parted_address(one)
+            if not ascii_host(host) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
                 told = f"{shown_address(url)!r} has {shown_address(one)!r}"
                 raise SettingsError(f"cluster.registry: {told}, which is not host:port, as etcd-1:2379")
         return EtcdRegister(hosts, path.strip("/") or "penstock", Times(lease=lease).call / 1e6)

@@ -39,6 +39,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 
 from penstock.records.dataclass import dataclass
 from penstock.spark.pipelines.definition import Input, Output
+from penstock.units import shown_address
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.outputs import Committed
@@ -125,7 +126,7 @@ class Target:
         self.dropped += 1
         if not self._complained:
             self._complained = True
-            logger.warning("OpenLineage events do not reach %s and are dropped: %s", self.where, why)
+            logger.warning("OpenLineage events do not reach %s and are dropped: %s", shown_address(self.where), why)
 
 
 @dataclass
