@@ -269,9 +269,10 @@ def _settle(pipeline: Resettable, server: Remote) -> None:
         settled = pipeline.checkpoint.settled(batch, streams)
     except PreconditionFailed:
         return  # it has read other queues, or nobody knows any more; a commit has settled its batch itself
+    origins = {stream: origin for stream, _, origin in pipeline.checkpoint.inputs(batch)}
     for stream, number in settled:
-        with suppress(NotFound):
-            server.act("settle", stream=stream, batch=number)
+        with suppress(NotFound, PreconditionFailed):  # one that never planned it is a later one, of a queue made again
+            server.act("settle", stream=stream, batch=number, origin=origins.get(stream))
 
 
 def _clear_away(pipeline: Resettable, server: Remote) -> None:
