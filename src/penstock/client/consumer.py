@@ -12,11 +12,11 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, Protocol, Self, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -38,6 +38,7 @@ from penstock.units import Duration, left_of, until_of
 
 
 logger = logging.getLogger("penstock.client")
+T = TypeVar("T")
 
 
 def close_dropped(dropped: Closing) -> None:
@@ -75,7 +76,10 @@ class Owner(Opening, Protocol):
 
 @arguments_checked
 class Consumer(OfThisProcess, Generic[B]):
-    """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left."""
+    """Made by `Client.consume`.  Iterate over it; as a context manager it stays open when the loop is left.
+
+    Threads that share one take in turn.
+    """
 
     def __init__(
         self,
@@ -128,9 +132,28 @@ class Consumer(OfThisProcess, Generic[B]):
         While the server is away it is tried again.  Unavailable when it is away at the end of `timeout`, after which
         this may be called again, and when it is given up.
         """
-        return self._take(self._timeout if timeout is None else left_of(timeout, "timeout"))
+        return self._take(self._given(timeout))
+
+    def _given(self, timeout: Duration | None) -> float | None:
+        return self._timeout if timeout is None else left_of(timeout, "timeout")
 
     def _take(self, timeout: float | None) -> Message[B] | None:
+        return self._in_turn(timeout, self._found)
+
+    def _in_turn(self, timeout: float | None, take: Callable[[float | None], T | None]) -> T | None:
+        """What this thread takes, when those that came before have taken; None where that lasts too long."""
+        turn = self._past.turn
+        if not turn.acquire(blocking=False):
+            until = until_of(time.monotonic(), timeout)
+            if not turn.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+                return None
+            timeout = None if until is None else max(0.0, until - time.monotonic())
+        try:
+            return take(timeout)
+        finally:
+            turn.release()
+
+    def _found(self, timeout: float | None) -> Message[B] | None:
         if self._exchange.answers.ended is not None and self._dropping:
             self._here = iter(())
         for message in self._here:
@@ -165,7 +188,10 @@ class Consumer(OfThisProcess, Generic[B]):
 
     def take_batch(self, timeout: Duration | None = None) -> Batch[B] | None:
         """What came together, as one Arrow batch; None and errors as of `take`."""
-        message = self.take(timeout)
+        return self._in_turn(self._given(timeout), self._found_batch)
+
+    def _found_batch(self, timeout: float | None) -> Batch[B] | None:
+        message = self._found(timeout)
         return None if message is None else self.batch_of(message)
 
     def batch_of(self, message: Message[B]) -> Batch[B]:

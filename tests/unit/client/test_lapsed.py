@@ -5,8 +5,10 @@ what was taken is then not settled either, and who tries is told.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -182,3 +184,27 @@ def test_what_somebody_may_still_settle_is_told_to_the_server(monkeypatch: pytes
         assert message.ack()
         slow.flush()
         assert slow.stale == (leasing == "strict")
+
+
+def test_threads_take_turns_at_one_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that took at once each made a connection after an outage, and nothing came any more."""
+    held, goes_on = threading.Event(), threading.Event()
+    outlived = messages.Rows.outlived
+
+    def slow(rows: Any, row: int, period: float) -> bool:
+        if not held.is_set():
+            held.set()
+            goes_on.wait(20)
+        return outlived(rows, row, period)
+
+    with house(monkeypatch) as (_, _, client), client.consume("q", backlog=3) as shared, ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(messages.Rows, "outlived", slow)
+        first = pool.submit(taken, shared)
+        assert held.wait(20)
+        assert (shared.take(0.01), shared.take_batch(0.01)) == (None, None), "it is another's turn"
+        second = pool.submit(taken, shared)
+        goes_on.set()
+        assert {first.result(20), second.result(20)} == {(b"0", 1), (b"1", 1)}
+        batch = shared.take_batch(5.0)
+        assert batch is not None
+        assert [message.body for message in batch] == [b"2"]
