@@ -431,7 +431,7 @@ class Link:
             try:
                 return cast("pa.Schema", self._asked(lambda client: client.get_schema(descriptor, self.options)).schema)
             except OSError as error:  # where other calls raise an error of Flight's
-                raise rebuilt(error) if NO_THREAD in str(error) else lost(str(error)) from None
+                raise rebuilt(error) from None
 
         return self.heard(asked)
 
