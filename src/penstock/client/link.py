@@ -84,6 +84,8 @@ _open = weakref.WeakSet[Inherited]()
 _left = list[object]()
 _ended = [-SETTLING_S]
 """When the last connection was closed, on the monotonic clock."""
+_changing = threading.RLock()
+"""Of who makes a connection or ends one: in a child that was forked meanwhile none worked, and nobody knew."""
 
 
 def watch(one: Inherited) -> None:
@@ -110,11 +112,13 @@ def check_origin() -> None:
 
 
 def _forking() -> None:
+    _changing.acquire()
     if (left := _ended[0] + SETTLING_S - time.monotonic()) > 0:
         time.sleep(left)
 
 
 def _forked() -> None:
+    _changing.release()
     for one in list(_open):
         if not one.closed:
             _left.extend(one.leave())
@@ -125,7 +129,7 @@ def _forked() -> None:
             pythonapi.Py_IncRef(py_object(kept))  # the list itself ends with its module
 
 
-os.register_at_fork(before=_forking, after_in_child=_forked)
+os.register_at_fork(before=_forking, after_in_parent=_changing.release, after_in_child=_forked)
 
 
 PAUSE_S = (0.1, 5.0)
@@ -318,9 +322,10 @@ class Link:
         self._look = flight.FlightCallOptions(
             headers=headers, timeout=LOOK_S if timeout is None else min(timeout, LOOK_S)
         )
-        self.client: Any = _client(address)
         self._inherited = False  # by a fork
-        watch(self)
+        with _changing:
+            self.client: Any = _client(address)
+            watch(self)
 
     def leave(self) -> list[object]:
         """The process was forked, and this is the child."""
@@ -460,10 +465,10 @@ class Link:
     def close(self) -> None:
         """End the connection; twice does no harm."""
         if not self.closed and not self._inherited:
-            self.closed = True
-            with translated():
+            with _changing, translated():
+                self.closed = True
                 self.client.close()
-            ended()
+                ended()
 
 
 def _client(address: Address) -> Any:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
+from penstock.client import link
+from penstock.client.link import Link
+from penstock.client.urls import parse_url
 from penstock.testing import Broker
 
 PROGRAM = """if True:
@@ -66,3 +70,27 @@ def test_a_child_is_told_and_its_parent_goes_on() -> None:
         told = done.stdout.splitlines()
         assert told == ["stored", "stored", parents, parents, parents, "(None, None)", others, "True", "b'parent'"]
         assert broker.stats("q")["ready"] == 1
+
+
+def test_a_fork_waits_for_who_ends_a_connection() -> None:
+    """In a child that was forked meanwhile no connection worked, and nobody knew: it waited for ever."""
+    done, closing, forked = list[str](), threading.Event(), threading.Event()
+
+    class Slow:
+        def close(self) -> None:
+            closing.set()
+            forked.wait(0.2)
+            done.append("ended")
+
+    one = Link(parse_url("penstock://127.0.0.1:1"), None)
+    real, one.client = one.client, Slow()
+    thread = threading.Thread(target=one.close)
+    thread.start()
+    assert closing.wait(20)
+    link._forking()
+    done.append("forked")
+    link._changing.release()
+    forked.set()
+    thread.join()
+    real.close()
+    assert done == ["ended", "forked"]
