@@ -134,10 +134,14 @@ def test_of_a_server_that_runs_it_says_how_its_links_are(tmp_path: Path) -> None
         [found] = running_links(settings, door)
         assert (found.name, found.verdict) == ("link b, running", "good")
         b.kill()
-        eventually(lambda: [one.verdict for one in running_links(settings, door)] == ["poor"])
-        [found] = running_links(settings, door)
-        assert found.found.startswith("down since 20")
-        assert "cannot be reached" in found.advice
+        down = list[Finding]()
+
+        def is_down() -> bool:  # a busy machine may not answer in time, which is poor, too
+            down[:] = running_links(settings, door)
+            return down[0].found.startswith("down since 20")
+
+        eventually(is_down)
+        assert (down[0].verdict, "cannot be reached" in down[0].advice) == ("poor", True)
 
 
 NOTHING = load_text("", source="p.toml")
