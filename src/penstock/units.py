@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from urllib.parse import SplitResult, urlsplit
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, shown
 
 DURATION_UNITS = {
     "us": 1,
@@ -37,6 +37,7 @@ SIZE_UNITS = {
     "TiB": 2**40,
 }
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
+_DIGITS_MOST = 40
 _LONGEST_US = 2**62
 _LARGEST = 2**63 - 1
 
@@ -44,20 +45,20 @@ _LARGEST = 2**63 - 1
 def _quantity(text: str, units: dict[str, int], most: int, what: str, example: str) -> int:
     match = _QUANTITY.match(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a {what}: write a number and a unit, as in {example}")
+        raise ValueError(f"{shown(text)} is not a {what}: write a number and a unit, as in {example}")
     number, unit = match.groups()
     if unit not in units:
-        known = " ".join(units)
-        raise ValueError(
-            f"{what} {text!r} {'has the unknown unit ' + repr(unit) if unit else 'needs a unit'}: use one of {known}"
-        )
+        known, why = " ".join(units), f"has the unknown unit {shown(unit)}" if unit else "needs a unit"
+        raise ValueError(f"{what} {shown(text)} {why}: use one of {known}")
     whole, _, fraction = number.partition(".")
+    if (digits := len(whole) + len(fraction)) > _DIGITS_MOST:  # Python reads no number of very many
+        raise ValueError(f"{what} {shown(text)} has {digits} digits, {_DIGITS_MOST} are allowed")
     value = int(whole) * units[unit]
     if fraction:
         value += int(fraction) * units[unit] // 10 ** len(fraction)
     if value > most:
         largest = [*units][-1]
-        raise ValueError(f"{what} {text!r} is too large: at most {most // units[largest]}{largest}")
+        raise ValueError(f"{what} {shown(text)} is too large: at most {most // units[largest]}{largest}")
     return value
 
 

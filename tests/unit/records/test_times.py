@@ -68,6 +68,22 @@ def test_other_digits_are_no_number(read: Callable[[str], object], text: str, th
         read(text.replace("3", three))
 
 
+@pytest.mark.parametrize("read", [parse_duration, parse_size])
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("9" * 5000 + "{}", "has 5000 digits, 40 are allowed"), ("1." + "9" * 5000 + "{}", "has 5001 digits"),
+        ("9" * 40 + "{}", "is too large"), ("9" * 5000, "needs a unit"), ("1" + "x" * 5000, "unknown unit 'xxx"),
+        ("x" * 5000, "is not a "),
+    ],
+)  # fmt: skip
+def test_what_is_too_long_is_told_in_short(read: Callable[[str], int], text: str, why: str) -> None:
+    """Of five thousand digits Python's own word came, of what to set to read them; all of a text was told again."""
+    with pytest.raises(ValueError, match=why) as caught:
+        read(text.format("s" if read is parse_duration else "B"))
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize(
     ("size", "told"),
     [
