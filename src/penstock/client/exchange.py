@@ -53,10 +53,7 @@ class End:
 
 
 class Past:
-    """What became of settles of one consumer that went over connections which are lost, and of what waited too long.
-
-    Beside these what stays of it over all connections: whose turn it is.
-    """
+    """What stays of a consumer over all its connections: what became of settles on lost ones, and whose turn it is."""
 
     def __init__(self) -> None:
         self.stale = 0  # had no effect
@@ -217,10 +214,8 @@ class Exchange:
         with suppress(pa.ArrowException):  # refused or lost already: the reading thread says why, as of what is soon
             self._writer.begin(SETTLE)
         self._sent_at = time.monotonic()
-        self._threads = [
-            threading.Thread(target=self._read, name="penstock-consumer-read", daemon=True),
-            threading.Thread(target=self._send, name="penstock-consumer-send", daemon=True),
-        ]
+        named = ("penstock-consumer-read", self._read), ("penstock-consumer-send", self._send)
+        self._threads = [threading.Thread(target=work, name=name, daemon=True) for name, work in named]
         for thread in self._threads:
             thread.start()
         self._inherited = False  # by a fork

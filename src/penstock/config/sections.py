@@ -125,18 +125,16 @@ def _address(value: object) -> object:
         return _read_already(value)
     if value == "off":
         return None
-    host, colon, port = value.rpartition(":")
+    told, (host, _, port) = f"{shown_address(value)!r} is not an address", value.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if colon and host and port.isascii() and port.isdigit() and int(port) > PORT_MOST:
-        raise ValueError(f"{shown_address(value)!r} is not an address: port {port} is not in 0..{PORT_MOST}")
-    if not colon or not host or not (port.isascii() and port.isdigit()):
-        raise ValueError(f"{shown_address(value)!r} is not an address: write host:port, as in 127.0.0.1:5672, or off")
+    if not host or not (port.isascii() and port.isdigit()):
+        raise ValueError(f"{told}: write host:port, as in 127.0.0.1:5672, or off")
+    if len(port) > 9 or int(port) > PORT_MOST:
+        raise ValueError(f"{told}: port {port[:9]} is not in 0..{PORT_MOST}")
     if ":" in bare and bare == host:
-        raise ValueError(
-            f"{shown_address(value)!r} is not an address: write an IPv6 host in brackets, as in [::1]:5672"
-        )
+        raise ValueError(f"{told}: write an IPv6 host in brackets, as in [::1]:5672")
     if not ascii_host(bare):
-        raise ValueError(f"{shown_address(value)!r} is not an address: {bare!r} is no host")
+        raise ValueError(f"{told}: {bare!r} is no host")
     return Address(bare, int(port))
 
 
