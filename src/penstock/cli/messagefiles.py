@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from penstock.cli.output import spelled
 from penstock.errors import InvalidArgument
+from penstock.records.message_bodies import DEPTH, deeper
 from penstock.units import as_text
 
 BATCH_ROWS = 10_000
@@ -296,7 +297,8 @@ class Columns:
             self._open(pa.schema([("lsn", pa.int64())]))
         cast("Any", self._out).close()
         if self._json is not None and self._json.misfits:
-            self.warnings.append(f"{self._json.misfits:,} bodies are null: no JSON object, or unlike the first ones")
+            why = f"no JSON object of {self._json.levels} levels at most, or unlike the first ones"
+            self.warnings.append(f"{self._json.misfits:,} bodies are null: {why}")
 
     def abandon(self) -> None:
         """Let go of what was written."""
@@ -327,27 +329,33 @@ class Columns:
             return batch.set_column(at, "body", texts(batch.column(at)))
         bodies = cast("list[bytes | None]", batch.column(at).to_pylist())
         if self._json is None:
-            self._json = JsonColumn(bodies)
+            self._json = JsonColumn(bodies, DEPTH if self._form == "parquet" else ARROW_LEVELS)
         return batch.set_column(at, "body", self._json.of(bodies))
+
+
+ARROW_LEVELS = 63
+"""Of nested fields in an Arrow file, below the body's column: Arrow goes no deeper there."""
 
 
 class JsonColumn:
     """Bodies as structs whose fields the first batch decides.  A body that does not fit is null, and counted."""
 
-    def __init__(self, first: list[bytes | None]) -> None:
+    def __init__(self, first: list[bytes | None], levels: int) -> None:
+        """levels: of objects and lists in a body that fits.  InvalidArgument where none of the first ones does."""
         import pyarrow.json
 
         self._reader: Any = pyarrow.json
-        self.misfits = 0
-        good = [body for body in first if isinstance(_parsed(body), dict)]
+        self.misfits, self.levels = 0, levels
+        good = [value for body in first if isinstance(value := _parsed(body, levels), dict)]
         if not good:
-            raise InvalidArgument("--body json: none of the first bodies is a JSON object; use text or binary")
-        table = self._read(b"\n".join(orjson.dumps(_parsed(body)) for body in good), None)
+            told = f"none of the first bodies is a JSON object of {levels} levels at most"
+            raise InvalidArgument(f"--body json: {told}; use text or binary")
+        table = self._read(b"\n".join(map(orjson.dumps, good)), None)
         self._schema: pa.Schema = table.schema
         self.type = pa.struct(list(table.schema))
 
     def of(self, bodies: list[bytes | None]) -> Any:
-        values = [_parsed(body) for body in bodies]
+        values = [_parsed(body, self.levels) for body in bodies]
         objects = [value if isinstance(value, dict) else None for value in values]
         try:
             column = pa.array(objects, self.type)
@@ -390,11 +398,14 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _parsed(body: bytes | None) -> object:
+def _parsed(body: bytes | None, levels: int = DEPTH) -> object:
+    """The value of a body; None for one that is no JSON, or nested deeper."""
     try:
-        return orjson.loads(body or b"")
+        value = orjson.loads(body or b"")
     except orjson.JSONDecodeError:
         return None
+    some = body or b""
+    return None if some.count(b"{") + some.count(b"[") > levels and deeper(value, levels - 1) else value
 
 
 class JsonLines:
@@ -427,10 +438,9 @@ class JsonLines:
 
     def _shown(self, name: str, value: bytes) -> tuple[str, object]:
         if name == "body" and self._body == "json":
-            try:
-                return name, orjson.loads(value)
-            except orjson.JSONDecodeError:
-                pass  # shown as text below
+            found = _parsed(value)
+            if found is not None or value.strip() == b"null":
+                return name, found
         return spelled(name, value)
 
 

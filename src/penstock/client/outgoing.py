@@ -224,6 +224,10 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
+SAID_MOST = 300
+"""Characters of a reason of Arrow's: it names a type whole, which may be as long as one likes."""
+
+
 def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     columns: list[pa.Array[Any]] = []
     for name in wanted.names:
@@ -239,7 +243,7 @@ def _cast(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
                     else column.cast(kind)
                 )
             except pa.ArrowException as error:
-                raise InvalidArgument(f"column {name!r} cannot be {kind}: {error}") from None
+                raise InvalidArgument(f"column {name!r} cannot be {kind}: {str(error)[:SAID_MOST]}") from None
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
@@ -267,7 +271,9 @@ def _values(name: str, column: Any) -> list[Any]:
     try:
         return cast("list[Any]", column.to_pylist(maps_as_pydicts="strict"))
     except (OverflowError, ValueError) as error:
-        raise InvalidArgument(f"column {name!r} has a {column.type} that has no text: {error}") from None
+        raise InvalidArgument(
+            f"column {name!r} has a {str(column.type)[:80]} that has no text: {str(error)[:SAID_MOST]}"
+        ) from None
     except KeyError:
         raise InvalidArgument(f"column {name!r} has a map in which a key is there twice") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gc
+import io
 import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -19,8 +20,10 @@ import penstock
 from flight_house import FlightHouse
 from penstock.cli.logfiles import export
 from penstock.cli.main import command as built
+from penstock.cli.messagefiles import ARROW_LEVELS, writer_for
 from penstock.cli.output import nobody
 from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.records.message_bodies import DEPTH
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.relay import Relay
 
@@ -90,6 +93,32 @@ def test_json_bodies_that_do_not_fit_are_null_and_counted(tmp_path: Path, run: R
     (tmp_path / "all.parquet").unlink()
     result = run("b.arrow", "--topic", "raw", "--body", "json", code=2)
     assert "none of the first bodies is a JSON object" in str(result.exception)
+
+
+@pytest.mark.parametrize(("form", "levels"), [("parquet", DEPTH), ("arrow", ARROW_LEVELS), ("arrows", ARROW_LEVELS)])
+def test_json_that_is_nested_too_deeply_for_a_file_is_null_and_counted(form: str, levels: int) -> None:
+    """Arrow's own words ended the export, and the JSON writer's."""
+
+    def nested(depth: int) -> pa.RecordBatch:
+        return pa.record_batch({"body": pa.array([b'{"a":' * depth + b"1" + b"}" * depth], pa.binary())})
+
+    writer = writer_for(form, io.BytesIO(), "json")
+    writer.write(nested(levels))
+    writer.write(nested(levels + 1))
+    writer.finish()
+    assert writer.warnings == [
+        f"1 bodies are null: no JSON object of {levels} levels at most, or unlike the first ones"
+    ]
+    with pytest.raises(InvalidArgument, match=f"none of the first bodies is a JSON object of {levels} levels at most"):
+        writer_for(form, io.BytesIO(), "json").write(nested(300))
+
+
+def test_json_that_is_nested_too_deeply_for_a_line_is_text_there() -> None:
+    sink = io.BytesIO()
+    deep = b"[" * 300 + b"]" * 300
+    writer_for("jsonl", sink, "json").write(pa.record_batch({"body": pa.array([deep, b"null", b" 3"], pa.binary())}))
+    lines = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert [line["body"] for line in lines] == [deep.decode(), None, 3]
 
 
 def test_json_lines(run: Run) -> None:

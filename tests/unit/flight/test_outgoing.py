@@ -226,6 +226,12 @@ def test_dicts_of_a_frame_are_headers() -> None:
     assert batch.column("headers").to_pylist() == [None]
     with pytest.raises(InvalidArgument, match="column 'topic' cannot be string"):
         list(batches_of(pa.table({"body": ["a"], "topic": [{"a": "b"}]}))[1])
+    kind: pa.DataType = pa.int64()
+    for _ in range(300):
+        kind = pa.struct([("a", kind)])
+    with pytest.raises(InvalidArgument, match="column 'body' cannot be binary: Unsupported cast") as refused:
+        list(batches_of(pa.table({"body": pa.nulls(1, kind)}))[1])
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize("table", [1, "x", {"a": [1]}, object()])

@@ -187,6 +187,38 @@ def test_a_refusal_quotes_nothing_that_may_be_a_secret(said: bytes) -> None:
     assert "c2" not in told
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            HEAD + b"content-length: " + b"9" * 20 + b"\r\n\r\n",
+            f"Content-Length has 20 digits, {'9' * 12}..., 19 are allowed",
+        ),
+        (
+            HEAD + b"Content-Length:" + b"1" * 900 + b" \r\n\r\n",
+            f"Content-Length has 900 digits, {'1' * 12}..., 19 are allowed",
+        ),
+        (HEAD + b"content-length: 3x\r\n\r\n", "Content-Length is no whole number of bytes"),
+        (HEAD + b"content-length:\r\n\r\n", "Content-Length is no whole number of bytes"),
+        (CHUNKED + b"F" * 17, f"the size of a chunk has 17 digits or more, {'F' * 12}..., 16 are allowed"),
+        (
+            CHUNKED + b"1\r\nx\r\n" + b"0" * 17,
+            f"the size of a chunk has 17 digits or more, {'0' * 12}..., 16 are allowed",
+        ),
+        (CHUNKED + b"x", "the size of a chunk is no number in hexadecimal digits"),
+        (CHUNKED + b"\r\n0\r\n\r\n", "the size of a chunk is no number in hexadecimal digits"),
+        (CHUNKED + b"1;", "a chunk has more than a size"),
+        (CHUNKED + b"1\r\nxy", "a chunk is longer than its size"),
+        (CHUNKED + b"1\r\nx\r\n0\r\n" + b"y", "what follows the last chunk is no empty line"),
+    ],
+)
+@pytest.mark.parametrize("split", [whole, bytewise])
+def test_a_length_that_is_none_is_refused_in_our_words_once_it_is_seen(split: object, said: bytes, told: str) -> None:
+    with pytest.raises(h11.RemoteProtocolError) as refused:
+        read(split(said))  # type: ignore[operator]
+    assert str(refused.value) == told
+
+
 def test_a_request_that_was_refused_is_the_last() -> None:
     connection = StrictConnection(4096)
     connection.receive_data(REFUSED["a length beside chunks"][0] + TAKEN["no body"][0])

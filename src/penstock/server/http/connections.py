@@ -44,8 +44,10 @@ LINES_MOST = 128
 _LINE = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|\n[ \t]|\0")
 """A bare LF, a bare CR (not the last byte so far), a line that continues the one before, a zero byte."""
 
-_CHUNK = re.compile(rb"\r?\n?(?:[0-9A-Fa-f]{1,16}\r\n)?(?:\r\n)?")
-"""What one event of a chunked body has beside its data; a line end before it may have come in two parts."""
+_SIZE = re.compile(rb"[0-9A-Fa-f]*")
+
+LENGTH_DIGITS, SIZE_DIGITS, SHOWN_DIGITS = 19, 16, 12
+"""What a Content-Length and the size of a chunk may have, each below 2**64, and what a refusal shows of more."""
 
 _ABSOLUTE = re.compile(rb"https?://([^/?#@]+)(/[^?]*)?(\?.*)?", re.IGNORECASE)
 """A target that names its host: that, the path and the query.  Source: RFC 9112, 3.2.2; RFC 9110, 4.2.4."""
@@ -72,6 +74,7 @@ class StrictConnection(h11.Connection):
         self._unread = bytearray()  # what h11 has and has not taken yet
         self._judged = 0  # bytes of it that are no wrong lines
         self._chunked = False
+        self._border: bytes | None = None  # where a chunk begins: what h11 has taken since the last one's data
         self._body = False  # of the present request: there is one
         self._chunks = self._sent = 0  # of it so far, and their bytes
         self._wrong: h11.RemoteProtocolError | None = None
@@ -125,10 +128,11 @@ class StrictConnection(h11.Connection):
             self._refuse(f"the request line and the headers have {size} bytes, {self._most} are allowed", 431)
         if end >= 0 and (lines := self._unread.count(b"\r\n", 0, end)) > LINES_MOST:
             self._refuse(f"the request has {lines} headers, {LINES_MOST} are allowed", 431)
-        event, head = self._next()
+        sized = end >= 0 and self._sized(self._unread[:end])
+        event, _ = self._next()
         if isinstance(event, h11.Request):
             self._judged = 0
-            self._judge(event, head)
+            self._judge(event, sized=sized)
             return self._placed(event)
         return event
 
@@ -144,14 +148,23 @@ class StrictConnection(h11.Connection):
         target, headers = (path or b"/") + query, [(b"host", host), *others]
         return h11.Request(method=request.method, target=target, headers=headers, http_version=request.http_version)
 
-    def _judge(self, request: h11.Request, head: bytes) -> None:
+    def _sized(self, head: bytearray) -> bool:
+        """Whether the request has a Content-Length."""
+        lengths = [line[15:].strip() for line in head.split(b"\r\n") if line[:15].lower() == b"content-length:"]
+        if len(lengths) > 1 or (lengths and b"," in lengths[0]):
+            self._refuse("Content-Length is there twice")
+        if lengths and not lengths[0].isdigit():
+            self._refuse("Content-Length is no whole number of bytes")
+        if lengths and (digits := len(lengths[0])) > LENGTH_DIGITS:
+            few = f"{lengths[0][:SHOWN_DIGITS].decode()}..., {LENGTH_DIGITS} are allowed"
+            self._refuse(f"Content-Length has {digits} digits, {few}")
+        return bool(lengths)
+
+    def _judge(self, request: h11.Request, *, sized: bool) -> None:
         if request.http_version not in {b"1.0", b"1.1"}:
             self._refuse(f"HTTP/{request.http_version.decode()} is not spoken here, HTTP/1.1 is", 505)
         if (parameters := request.target.count(b"&") + 1) > PARAMETERS_MOST:
             self._refuse(f"the query has {parameters} parameters, {PARAMETERS_MOST} are allowed", 414)
-        lengths = [line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
-        if len(lengths) > 1 or (lengths and b"," in lengths[0]):
-            self._refuse("Content-Length is there twice")
         try:
             unquote_to_bytes(request.target).decode()
         except UnicodeDecodeError as error:
@@ -160,24 +173,23 @@ class StrictConnection(h11.Connection):
         if [name for name, _ in request.headers].count(b"authorization") > 1:
             self._refuse("Authorization is there twice")
         self._chunked = b"transfer-encoding" in headers
-        if self._chunked and lengths:
+        if self._chunked and sized:
             self._refuse("Content-Length stands beside Transfer-Encoding")
         if self._chunked and request.http_version == b"1.0":
             self._refuse("HTTP/1.0 has no Transfer-Encoding")
         self._chunks = self._sent = 0
+        self._border = b"\r\n"  # as behind a chunk
         self._body = self._chunked or int(headers.get(b"content-length", b"0")) > 0
 
     def _piece(self) -> Event:
         """The next of a chunked body."""
+        if self._border is not None and (why := _wrong_at(self._border + self._unread[: SIZE_DIGITS + 6])):
+            self._refuse(why)
         event, taken = self._next()
-        beside = taken[: len(taken) - len(event.data)] if isinstance(event, h11.Data) else taken
-        if _CHUNK.fullmatch(beside) is None:
-            self._refuse("a chunk has more than a size")
-        if event is h11.NEED_DATA and _LINE.search(self._unread) is not None:
-            self._refuse("the line of a chunk ends as none may, or has a zero byte")
-        if isinstance(event, h11.EndOfMessage) and (event.headers or not taken.endswith(b"\r\n")):
-            self._refuse("what follows the last chunk is no empty line")
+        if event is h11.NEED_DATA and self._border is not None:
+            self._border += taken
         if isinstance(event, h11.Data):
+            self._border = b"" if event.chunk_end else None
             self._chunks += event.chunk_start
             self._sent += len(event.data)
             if self._chunks > CHUNKS_MOST + self._sent // CHUNK_LEAST:
@@ -188,6 +200,24 @@ class StrictConnection(h11.Connection):
     def _refuse(self, why: str, status: int = 400) -> NoReturn:
         self._wrong = h11.RemoteProtocolError(why, error_status_hint=status)
         raise self._wrong
+
+
+def _wrong_at(border: bytes) -> str | None:
+    """Why no chunk begins so: behind the line end of the one before, with a size alone, the last with an empty line."""
+    size = _SIZE.match(border, 2)
+    digits, rest = (b"", b"") if size is None else (size[0], border[size.end() :])
+    if not b"\r\n".startswith(border[:2]):
+        return "a chunk is longer than its size"
+    if len(digits) > SIZE_DIGITS:
+        few = f"{digits[:SHOWN_DIGITS].decode()}..., {SIZE_DIGITS} are allowed"
+        return f"the size of a chunk has {len(digits)} digits or more, {few}"
+    if rest and not digits:
+        return "the size of a chunk is no number in hexadecimal digits"
+    if not b"\r\n".startswith(rest[:2]):
+        return "a chunk has more than a size"
+    if digits and not int(digits, 16) and not b"\r\n".startswith(rest[2:4]):
+        return "what follows the last chunk is no empty line"
+    return None
 
 
 KEPT_S = 75
