@@ -7,7 +7,6 @@ no heartbeats, so it may be as slow as the other side.  Refuses to know what a m
 from __future__ import annotations
 
 import socket
-import ssl
 from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
@@ -91,20 +90,6 @@ def _trust_of(url: str, query: str) -> Trust:
     return Trust(said.get("ca"), said.get("cert"), said.get("key"))
 
 
-def tls_of(trust: Trust) -> ssl.SSLContext:
-    """For a client with this trust.  Raises InvalidArgument for files that are none."""
-    try:
-        context = ssl.create_default_context(cafile=trust.ca)
-        if trust.cert is not None:
-            context.load_cert_chain(trust.cert, trust.key)
-    except OSError as error:
-        files = ", ".join(f"{name} {getattr(trust, name)}" for name in TRUSTED_BY if getattr(trust, name))
-        raise InvalidArgument(f"TLS: {files}: {error}") from None
-    if not trust.verify:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
 def broker_at(url: str, user: str, password: str) -> Broker:
     """The same, where a URL without a login goes with this one."""
     broker = read_address(url)
@@ -175,7 +160,7 @@ class Link:
             sock = socket.create_connection((broker.host, broker.port), self._timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if broker.tls:
-                return tls_of(broker.trust).wrap_socket(sock, server_hostname=broker.host)
+                return broker.trust.context().wrap_socket(sock, server_hostname=broker.host)
         except OSError as error:
             raise Unavailable(f"no broker answers at {broker.name}: {error}") from error
         return sock

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address, tls_of
+from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address
 from penstock.cli.migration_journal import Journal
 from penstock.cli.migration_pump import Gone, Links, Moved, carry, count
 from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
@@ -161,7 +161,7 @@ def _ask(base: str, path: str, who: Broker, body: object = None) -> Any:
     headers = {"content-type": "application/json", "authorization": f"Basic {login}"}
     try:
         request = urllib.request.Request(f"{base}/api/{path}", sent, headers, method="GET" if body is None else "POST")
-        context = tls_of(who.trust) if base.startswith("https") else None  # http and https alone: it is an address
+        context = who.trust.context() if base.startswith("https") else None  # http and https alone: it is an address
         with urllib.request.urlopen(request, timeout=60, context=context) as answer:
             data = answer.read()
         return plain_json.loads(data) if data else None

@@ -22,7 +22,6 @@ import ssl
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
@@ -30,6 +29,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
 from penstock.units import ascii_host, format_address, shown_address
+from penstock.wire.pem import EncryptedKey, UnusableFile, believe, read_pem, show
 
 
 class UnverifiedServer(UserWarning):
@@ -49,9 +49,9 @@ class Trust:
         """For pyarrow's client.  server: for the warning where it is not verified.  Raises InvalidArgument."""
         options: dict[str, Any] = {}
         if self.cert is not None and self.key is not None:
-            options |= {"cert_chain": _read("cert", self.cert), "private_key": _read("key", self.key)}
-            _check_pair(self.cert, self.key)
-        known = None if self.ca is None else _authorities(self.ca)
+            chain, key = _pair(self.cert, self.key, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+            options |= {"cert_chain": chain, "private_key": key}
+        known = None if self.ca is None else _authorities(self.ca, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         if not self.verify:
             text = f"the certificate of {server} is not verified: whoever is between can read and change everything"
             warnings.warn(text, UnverifiedServer, stacklevel=5)
@@ -60,6 +60,19 @@ class Trust:
         if known is None and system.cafile is not None:
             known = _read("ca", system.cafile)
         return options if known is None else options | {"tls_root_certs": known}
+
+    def context(self) -> ssl.SSLContext:
+        """For a client of TLS that is Python's.  Raises InvalidArgument."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.ca is None:
+            made.load_default_certs()
+        else:
+            _authorities(self.ca, made)
+        if self.cert is not None:
+            _pair(self.cert, self.key or self.cert, made)  # both may be in one file
+        if not self.verify:
+            made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+        return made
 
 
 DEFAULT_PORT = 8815
@@ -96,37 +109,41 @@ def reason_of(text: str, host: str, *, tls: bool) -> str | None:
 
 def _read(name: str, file: str) -> bytes:
     try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"{name}: {file} cannot be read: {error.strerror or error}") from error
+        data = read_pem(file)
+    except UnusableFile as error:
+        raise InvalidArgument(f"{name}: {file} {error}") from error
     what = "private key" if name == "key" else "certificate"
     if f"{what.upper()}-----".encode() not in data:
         raise InvalidArgument(f"{name}: {file} holds no {what} in PEM")
     return data
 
 
-def _authorities(file: str) -> bytes:
-    """The certificates of a file.  InvalidArgument for one that gRPC cannot use, as of `_check_pair`."""
+def _authorities(file: str, context: ssl.SSLContext) -> bytes:
+    """The certificates of a file, by which a context judges now.  InvalidArgument as of `_pair`."""
     data = _read("ca", file)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+        believe(context, data)
     except ssl.SSLError as error:
         raise InvalidArgument(f"ca: {file} holds a certificate that cannot be used: {error.reason or error}") from None
     return data
 
 
-def _check_pair(cert: str, key: str) -> None:
-    """InvalidArgument for files that gRPC cannot use: it says of any of them that an address list is empty."""
+def _pair(cert: str, key: str, context: ssl.SSLContext) -> tuple[bytes, bytes]:
+    """What these files hold, which a context shows now.
 
-    def password() -> str:
-        raise InvalidArgument(f"key: {key} is encrypted: write it without a password, readable by its client alone")
-
+    InvalidArgument for what gRPC cannot use: it says of any such file that an address list is empty.
+    """
+    pems = _read("cert", cert), _read("key", key)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password)
+        show(context, *pems)
+    except EncryptedKey:
+        told = "write it without a password, readable by its client alone"
+        raise InvalidArgument(f"key: {key} is encrypted: {told}") from None
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise InvalidArgument(f"key: {key} is not the key of the certificate in {cert}") from None
         raise InvalidArgument(f"cert: {cert} and key: {key} cannot be used: {error.reason or error}") from None
+    return pems
 
 
 DEFAULT_USER = "guest"

@@ -13,7 +13,7 @@ import pytest
 
 from http_lab import Http
 from penstock.cli import amqp_link
-from penstock.cli.amqp_link import Link, read_address, tls_of
+from penstock.cli.amqp_link import Link, read_address
 from penstock.client.urls import Trust
 from penstock.errors import InvalidArgument, Unavailable
 from penstock.testing import Broker
@@ -68,8 +68,8 @@ def test_an_address_names_whom_it_trusts(tmp_path: Path) -> None:
         read_address("amqps://old?cacert=a.pem")
     (tmp_path / "none.pem").write_text("none")
     for name in ("none.pem", "missing.pem"):
-        with pytest.raises(InvalidArgument, match=f"TLS: ca .*{name}: "):
-            tls_of(Trust(ca=str(tmp_path / name)))
+        with pytest.raises(InvalidArgument, match=f"ca: .*{name} "):
+            Trust(ca=str(tmp_path / name)).context()
 
 
 @pytest.mark.parametrize(

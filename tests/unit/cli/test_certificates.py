@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,11 +15,14 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from penstock import connect
+from penstock.client import urls
 from penstock.client.urls import Trust, parse_url, reason_of, with_trust
 from penstock.config.load import load_text
-from penstock.errors import InvalidArgument, Unavailable
+from penstock.errors import InvalidArgument, Unavailable, shown
+from penstock.server.sockets.certificates import read
 from penstock.server.sockets.tls import load
 from penstock.testing import Broker
+from penstock.wire.pem import LARGEST, read_pem
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -149,20 +154,75 @@ def test_what_an_address_cannot_say(url: str, why: str) -> None:
         parse_url(url)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "", " ", "a b", "a ", "a..b", ".a", "a.", "-a", "a-", "a:8816", "127.0.0.1:8816", "[::1]", "[::1]:1", "::1%lo",
+        "1.2.3", "256.1.1.1", "10.0.0.0/8", "*", "*.org", "a.*.org", "w*.a.org", "*.*.a.org", "https://a", "a/b", "b\n",
+        "u@a", "b\u00fccher.example", "a" * 64, ".".join(["a" * 50] * 6),
+    ],
+)  # fmt: skip
+def test_a_certificate_is_made_for_hosts_alone(run: Run, host: str) -> None:
+    """What is none was written into it, and no client ever came to such a host."""
+    status, _, err = run("tls", "make", "d", "--host", "a.org", "--host", host)
+    assert (status, Path("d").exists()) == (2, False)
+    assert f"host {shown(host)} of a certificate is neither a host name in ASCII" in err
+
+
+def test_a_certificate_may_be_for_addresses_of_both_kinds_and_for_all_hosts_of_a_domain(run: Run) -> None:
+    hosts = [
+        "a.org",
+        "*.a.org",
+        "my_host",
+        "x-1.local",
+        "3com.com",
+        "xn--bcher-kva.example",
+        "::1",
+        "2001:db8::1",
+        "192.0.2.1",
+    ]
+    assert run("tls", "make", "d", *(word for host in hosts for word in ("--host", host)))[0] == 0
+    assert sorted(read(Path("d/server.pem").read_bytes()).names) == sorted(hosts)
+
+
 def test_files_that_are_not_there_are_told() -> None:
+    os.mkfifo("pipe")
+    Path("huge").write_bytes(b"-" * (LARGEST + 1))
     Path("junk").write_bytes(b"junk")
     Path("broken").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
     for verify in (True, False):  # who verifies nothing has named a file all the same
         for ca, why in (
             ("absent", "cannot be read: No such file"),
             (".", "cannot be read: Is a directory"),
+            ("pipe", "is no regular file"),  # whose end nobody waits for
+            ("/dev/zero", "is no regular file"),
+            ("huge", "has more than 1048576 bytes"),
+            ("a\0b", "cannot be read: embedded null byte"),
             ("junk", "holds no certificate in PEM"),
             ("broken", "holds a certificate that cannot be used: "),
         ):
-            with pytest.raises(InvalidArgument, match=f"ca: {ca} {why}"):
-                Trust(ca, verify=verify).options("h")
-    with pytest.raises(InvalidArgument, match="cert: junk holds no certificate in PEM"):
-        Trust(None, "junk", "junk").options("h")
+            trust = Trust(ca, verify=verify)
+            for made in (partial(trust.options, "h"), trust.context):
+                with pytest.raises(InvalidArgument, match=f"ca: {ca} {why}"):
+                    made()
+    for cert, why in (("junk", "holds no certificate in PEM"), ("pipe", "is no regular file")):
+        with pytest.raises(InvalidArgument, match=f"cert: {cert} {why}"):
+            Trust(None, cert, "junk").options("h")
+
+
+def test_what_a_client_trusts_is_what_was_found_good(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """The file of a CA was read twice: gRPC was given the first reading, and the second was judged."""
+    assert run("tls", "make", "a", "--client", "shop")[0] == 0
+    ca, broken = Path("a/ca.pem"), b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    good = ca.read_bytes()
+
+    def replaced(file: str) -> bytes:
+        found = read_pem(file)
+        ca.write_bytes(broken)
+        return found
+
+    monkeypatch.setattr(urls, "read_pem", replaced)
+    assert Trust(str(ca)).options("h") == {"tls_root_certs": good}
 
 
 def test_a_certificate_and_a_key_that_do_not_go_together_are_told_before_anybody_is_asked(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from penstock.config.links import LinkSection
 from penstock.errors import SettingsError
 from penstock.records.schema import CARRIED
 from penstock.server.links.calling import Connection, closed
+from penstock.server.sockets.certificates import Authority
 
 
 class Refusing(flight.FlightServerBase):
@@ -73,4 +75,22 @@ def test_a_ca_that_is_none_is_told_by_its_name(tmp_path: Path) -> None:
         {"name": "b", "to": ["penstocks://127.0.0.1:1"], "ca": str(broken), "topic": [{"pattern": "q"}]}
     )
     with pytest.raises(SettingsError, match=r"link\.ca: .*ca\.pem holds no CA certificates in PEM"):
+        call(section, "by this site")
+
+
+@pytest.mark.parametrize("key", ["ca", "certificate", "key"])
+def test_files_of_tls_are_files(tmp_path: Path, key: str) -> None:
+    """A pipe held up each call and the end of the server, a device filled its memory."""
+    made = Authority(1)
+    chain, secret = made.client("b")
+    told = {"ca": made.pem, "certificate": chain, "key": secret}
+    for name, pem in told.items():
+        (tmp_path / name).write_bytes(pem)
+    (tmp_path / key).unlink()
+    os.mkfifo(tmp_path / key)
+    names = {name: str(tmp_path / name) for name in told}
+    section = LinkSection.model_validate(
+        {"name": "b", "to": ["penstocks://127.0.0.1:1"], "topic": [{"pattern": "q"}]} | names
+    )
+    with pytest.raises(SettingsError, match=rf"link\.{key}: .*{key} is no regular file"):
         call(section, "by this site")

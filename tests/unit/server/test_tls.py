@@ -87,18 +87,18 @@ def test_what_is_shown_is_what_goes_together(files: Files, monkeypatch: pytest.M
 
     Certificate and key were read twice: what was found to go together was the second, and Flight showed the first.
     """
-    read = certificates.Files._read
+    read = certificates.read_file
 
-    def replaced(self: certificates.Files, key: str, name: str) -> bytes:
-        found = read(self, key, name)
+    def replaced(section: str, key: str, name: str) -> bytes:
+        found = read(section, key, name)
         if key == "certificate":
             files.sign_server(("next",))
         return found
 
-    monkeypatch.setattr(certificates.Files, "_read", replaced)
+    monkeypatch.setattr(certificates, "read_file", replaced)
     with pytest.raises(SettingsError, match="is not the key of the certificate"):
         load(section(files))
-    monkeypatch.setattr(certificates.Files, "_read", read)
+    monkeypatch.setattr(certificates, "read_file", read)
     assert load(section(files)).certificate.names == ("next",)
 
 

@@ -173,35 +173,36 @@ def _login(section: LinkSection, target: Target) -> bytes:
     if section.password is not None:
         secret = section.password.get_secret_value()
     elif section.password_file is not None:
-        secret = _read("password_file", section.password_file).decode(errors="replace").partition("\n")[0].rstrip("\r")
+        secret = _first_line(section.password_file)
     else:
         secret = target.password or ("guest" if user == "guest" else "")
     return f"{user}:{secret}".encode()
+
+
+def _first_line(file: str) -> str:
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise SettingsError(f"password_file of a link: {file} cannot be read: {error.strerror or error}") from error
+    return data.decode(errors="replace").partition("\n")[0].rstrip("\r")
 
 
 def _tls(section: LinkSection, target: Target) -> dict[str, Any]:
     if not target.tls:
         return {}
     options: dict[str, Any] = {}
+    from penstock.server.sockets.certificates import LINK, Files, read_file, trust  # where TLS is used
+
+    probe = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if section.certificate is not None and section.key is not None:
-        options["cert_chain"] = _read("certificate", section.certificate)
-        options["private_key"] = _read("key", section.key)
+        pems = Files(LINK, section.certificate, section.key, None).fill(probe)
+        options |= {"cert_chain": pems.chain, "private_key": pems.key}
     system: Any = ssl.get_default_verify_paths()  # whose file may be None, other than its stub says
     roots: str | None = section.ca or system.cafile
     if roots is not None:
-        options["tls_root_certs"] = _read("ca", roots)
-    if section.ca is not None:
-        from penstock.server.sockets.certificates import LINK, trust  # where TLS is used
-
-        trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), LINK, section.ca, section.ca)
+        options["tls_root_certs"] = pem = read_file(LINK, "ca", roots)
+        trust(probe, LINK, roots, pem)
     return options
-
-
-def _read(name: str, file: str) -> bytes:
-    try:
-        return Path(file).read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{name} of a link: {file} cannot be read: {error.strerror or error}") from error
 
 
 def hello_words(name: str, site: Site, offers: list[Any], sites: Iterable[Site], *, sync: bool) -> bytes:

@@ -18,10 +18,9 @@ import logging
 import os
 import re
 import ssl
-import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
@@ -32,9 +31,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.errors import InvalidArgument, SettingsError
+from penstock.errors import InvalidArgument, SettingsError, shown
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
+from penstock.wire.pem import EncryptedKey, UnusableFile, believe, read_pem, show
 
 if TYPE_CHECKING:
     import asyncio
@@ -142,9 +142,6 @@ def _day(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-LARGEST = 1 << 20
-"""Bytes of a file that may hold certificates."""
-
 Stamp = tuple[tuple[int, int, int], ...]
 """Of each file: its inode, size and time of change in ns; another one when any was written or replaced."""
 
@@ -168,8 +165,8 @@ class Files(NamedTuple):
 
     def read(self) -> Pems:
         """What they hold now.  Raises SettingsError for what cannot be used."""
-        chain, key = self._read("certificate", self.certificate), self._read("key", self.key)
-        ca = None if self.ca is None else self._read("ca", self.ca)
+        chain, key = read_file(self.section, "certificate", self.certificate), read_file(self.section, "key", self.key)
+        ca = None if self.ca is None else read_file(self.section, "ca", self.ca)
         if b"PRIVATE KEY-----" not in key:
             self._wrong("key", self.key, "holds no private key in PEM")
         try:
@@ -181,17 +178,15 @@ class Files(NamedTuple):
         """Have handshakes made with them.  Raises SettingsError."""
         pems = self.read()
         try:
-            with _in_memory(pems.chain) as chain, _in_memory(pems.key) as key:  # what is shown, whatever is there now
-                context.load_cert_chain(chain, key, password=_no_password)
-        except _EncryptedKey:
+            show(context, pems.chain, pems.key)
+        except EncryptedKey:
             self._wrong("key", self.key, "is encrypted: write it without a password, readable by the server alone")
         except ssl.SSLError as error:
             if error.reason == "KEY_VALUES_MISMATCH":
                 self._wrong("key", self.key, f"is not the key of the certificate in {self.certificate}")
             self._wrong("certificate", self.certificate, f"cannot be used with the key in {self.key}: {_reason(error)}")
         if self.ca is not None and pems.ca is not None:
-            with _in_memory(pems.ca) as file:
-                trust(context, self.section, self.ca, file)
+            trust(context, self.section, self.ca, pems.ca)
         return pems
 
     def look(self) -> Certificate:
@@ -209,54 +204,24 @@ class Files(NamedTuple):
             found.append((0, 0, 0) if told is None else (told.st_ino, told.st_size, told.st_mtime_ns))
         return tuple(found)
 
-    def _read(self, key: str, name: str) -> bytes:
-        """ASCII, as blocks of PEM are: what stands between them may be in any encoding, and is nobody's."""
-        try:
-            with open(name, "rb", opener=_at_once) as file:
-                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    self._wrong(key, name, "is no regular file")
-                data = file.read(LARGEST + 1)
-        except OSError as error:
-            self._wrong(key, name, f"cannot be read: {error.strerror or error}")
-        if len(data) > LARGEST:
-            self._wrong(key, name, f"has more than {LARGEST} bytes, and so is no file of certificates")
-        return _NOT_ASCII.sub(b"?", data)  # which no block has: one with such a byte cannot be read with it either
-
     def _wrong(self, key: str, name: str, why: str) -> NoReturn:
         raise SettingsError(f"{self.section}.{key}: {name} {why}")
 
 
-_NOT_ASCII = re.compile(rb"[\x80-\xff]")
-
-
-def _at_once(name: str, flags: int) -> int:
-    """Open a file; a pipe that nobody writes to is not waited for."""
-    return os.open(name, flags | os.O_NONBLOCK)
-
-
-@contextmanager
-def _in_memory(data: bytes) -> Generator[str]:
-    """The name of a file with these bytes: OpenSSL reads names alone."""
-    with open(os.memfd_create("pem"), "wb") as file:
-        file.write(data)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
-
-
-def trust(context: ssl.SSLContext, section: str, ca: str, file: str) -> None:
-    """Have others judged by the certificates of a file, which people know as `ca`.  SettingsError for one of none."""
+def read_file(section: str, key: str, name: str) -> bytes:
+    """The PEM of a file that the settings name there.  Raises SettingsError, as of `read_pem`."""
     try:
-        context.load_verify_locations(file)
+        return read_pem(name)
+    except UnusableFile as error:
+        raise SettingsError(f"{section}.{key}: {name} {error}") from error
+
+
+def trust(context: ssl.SSLContext, section: str, ca: str, pem: bytes) -> None:
+    """Have others judged by the certificates of the file `ca`, which holds this.  SettingsError for one of none."""
+    try:
+        believe(context, pem)
     except ssl.SSLError as error:
         raise SettingsError(f"{section}.ca: {ca} holds no CA certificates in PEM ({_reason(error)})") from None
-
-
-class _EncryptedKey(Exception):
-    """OpenSSL asked for a password; without this it would ask at the terminal."""
-
-
-def _no_password() -> str:
-    raise _EncryptedKey
 
 
 def _reason(error: ssl.SSLError) -> str:
@@ -415,15 +380,22 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
+_PART = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_DNS_NAME = re.compile(
+    rf"(?=.{{1,253}}\Z)(?:\*\.(?=[^.]+\.))?(?:{_PART}\.)*(?![0-9]+\Z){_PART}", re.IGNORECASE | re.ASCII
+)
+"""Parts of 1 to 63 characters, the last not of digits alone; before two more a star may stand, which clients take for
+one part.  Source: RFC 1123, 2.1; RFC 9525, 6.3."""
+
+
 def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise InvalidArgument(f"{host!r} is neither a host name in ASCII nor an address") from error
+    with suppress(ValueError):
+        if "%" not in host:  # an interface is that of one machine, and no part of an address that others know
+            return x509.IPAddress(ipaddress.ip_address(host))
+    if _DNS_NAME.fullmatch(host) is None:
+        wanted = "a host name in ASCII, as in a.example.org or *.example.org, nor an address, as in 192.0.2.1 or ::1"
+        raise InvalidArgument(f"host {shown(host)} of a certificate is neither {wanted}")
+    return x509.DNSName(host)
 
 
 def _builder(
