@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any, Unpack, cast
 
 from penstock.client.arguments import QueueOptions, arguments_checked
-from penstock.client.link import Link, OfThisProcess
+from penstock.client.forks import OfThisProcess
+from penstock.client.link import Link
 from penstock.client.showing import Facts, Listed
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument

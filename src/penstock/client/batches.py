@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.client import messages, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.exchange import Exchange
-from penstock.client.link import OfThisProcess
+from penstock.client.forks import OfThisProcess
 from penstock.client.messages import B, Rows, Values, reason_of
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed
 from penstock.units import Duration, wait_of

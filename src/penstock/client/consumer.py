@@ -26,7 +26,8 @@ from penstock.client.arguments import arguments_checked
 from penstock.client.batches import Batch
 from penstock.client.bodies import Reader, plain
 from penstock.client.exchange import GIVE_BACK_S, WAIT_S, End, Exchange, Past
-from penstock.client.link import Link, OfThisProcess, Outage, crowded
+from penstock.client.forks import OfThisProcess
+from penstock.client.link import Link, Outage, crowded
 from penstock.client.messages import B, Message, Rows
 from penstock.client.transactions import Opening
 from penstock.client.waiting import check_running

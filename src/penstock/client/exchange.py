@@ -27,7 +27,8 @@ import pyarrow as pa
 
 from penstock.client.arrays import array_of
 from penstock.client.bodies import Reader
-from penstock.client.link import Link, not_here, rebuilt, said, understood, watch
+from penstock.client.forks import Ended, not_here, watch
+from penstock.client.link import Link, rebuilt, said, understood
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction, check_options
 from penstock.client.waiting import check_running
@@ -221,7 +222,7 @@ class Exchange:
         self._inherited = False  # by a fork
         watch(self)
 
-    def leave(self) -> list[object]:
+    def leave(self) -> None:
         """The process was forked, and this is the child, which has none of its threads."""
         self._inherited = self.closed = True
         self._lock, self._past.turn = threading.Lock(), threading.RLock()  # whoever had the others is not here
@@ -229,7 +230,6 @@ class Exchange:
         self.answers.end(End(not_here()))
         self.incoming = queue.SimpleQueue()
         self.incoming.put(End(not_here()))
-        return [self._writer, self._reader]
 
     # -- what messages ask of their holder
 
@@ -440,10 +440,9 @@ class Exchange:
     def _close_writer(self) -> None:
         if self._inherited:
             return
-        try:
+        with suppress(pa.ArrowException):  # says again what the reading thread said
             self._writer.close()
-        except pa.ArrowException:
-            pass  # says again what the reading thread said
+        self._writer = Ended()
 
     # -- threads
 
@@ -465,6 +464,7 @@ class Exchange:
         except ProtocolError as wrong:
             error = wrong
             self._reader.cancel()
+        self._reader = Ended()
         end = End(error)
         self.answers.end(end)
         self.incoming.put(end)

@@ -7,37 +7,30 @@
 
 Whoever has something open with a server has one of these: consumers, replays and workers wait alike.  It knows no
 connection; how one is made is its owner's to say.
-
-A forked process must not use its parent's connections.  gRPC's threads are not there in a fork, and its sockets are the
-parent's: who used a connection there waited for ever, and what he wrote broke it for the parent.  So what is open is
-refused there, by a sentence, and never ended, for its destructors would wait for those threads.  Where none is open at
-the fork, both sides connect as they like.
 """
 
 from __future__ import annotations
 
 import base64
-import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, SupportsIndex, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import orjson
 import pyarrow as pa
 from pyarrow import flight
 
+from penstock.client.forks import changing, check_origin, closed, not_here, opened, watch
 from penstock.client.urls import Address
 from penstock.client.waiting import attended
 from penstock.errors import (
     InvalidArgument,
     NotLeading,
     PenstockError,
-    PreconditionFailed,
     ProtocolError,
     Unavailable,
     shown,
@@ -45,92 +38,6 @@ from penstock.errors import (
 from penstock.units import Duration, format_address, seconds_of
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import UNREACHED, decode_error, lost
-
-_INSTEAD = "or start it with another method of multiprocessing than 'fork'"
-
-
-class OfThisProcess:
-    """What speaks over a connection, or is held by one.  Pickled it failed of a lock that it has."""
-
-    __slots__ = ()
-
-    @property
-    def _instead(self) -> str:
-        return "connect where it is used, and pass on what it says, as a body or a bookmark"
-
-    def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
-        raise TypeError(
-            f"a {type(self).__name__} belongs to a connection of this process, and is neither pickled nor copied: "
-            + self._instead
-        )
-
-
-class Inherited(Protocol):
-    """What speaks over a connection."""
-
-    @property
-    def closed(self) -> bool: ...
-
-    def leave(self) -> list[object]:
-        """Be refused from now on, in the child; what must never be ended there."""
-        ...
-
-
-SETTLING_S = 0.25
-"""After the end of a connection gRPC's threads are still ending, and a fork waits for that: of 25 at once after one 24
-had children that could not connect, of 25 after 0.1 s none."""
-
-_open = weakref.WeakSet[Inherited]()
-_left = list[object]()
-_ended = [-SETTLING_S]
-"""When the last connection was closed, on the monotonic clock."""
-_changing = threading.RLock()
-"""Of who makes a connection or ends one: in a child that was forked meanwhile none worked, and nobody knew."""
-
-
-def watch(one: Inherited) -> None:
-    """Have it know when its process was forked."""
-    _open.add(one)
-
-
-def ended() -> None:
-    """A connection was closed."""
-    _ended[0] = time.monotonic()
-
-
-def not_here() -> PreconditionFailed:
-    """The error for who uses in the child what the parent has."""
-    told = "this connection was made before its process was forked, and is the parent's"
-    return PreconditionFailed(f"{told}: connect in the process that uses it, {_INSTEAD}")
-
-
-def check_origin() -> None:
-    """PreconditionFailed in the child of a process that had a connection open: no other would work."""
-    if _left:
-        told = "the process that this one was forked from had a connection open, and none works here"
-        raise PreconditionFailed(f"{told}: close it before the fork, {_INSTEAD}")
-
-
-def _forking() -> None:
-    _changing.acquire()
-    if (left := _ended[0] + SETTLING_S - time.monotonic()) > 0:
-        time.sleep(left)
-
-
-def _forked() -> None:
-    _changing.release()
-    for one in list(_open):
-        if not one.closed:
-            _left.extend(one.leave())
-    if _left:
-        from ctypes import py_object, pythonapi
-
-        for kept in _left:
-            pythonapi.Py_IncRef(py_object(kept))  # the list itself ends with its module
-
-
-os.register_at_fork(before=_forking, after_in_parent=_changing.release, after_in_child=_forked)
-
 
 PAUSE_S = (0.1, 5.0)
 """Before the next try: about so long at first, doubled each time, and at most."""
@@ -323,14 +230,13 @@ class Link:
             headers=headers, timeout=LOOK_S if timeout is None else min(timeout, LOOK_S)
         )
         self._inherited = False  # by a fork
-        with _changing:
+        with changing:
             self.client: Any = _client(address)
             watch(self)
 
-    def leave(self) -> list[object]:
+    def leave(self) -> None:
         """The process was forked, and this is the child."""
         self._inherited = True
-        return [self.client]
 
     # of several servers
 
@@ -425,7 +331,8 @@ class Link:
     def get(self, ticket: bytes) -> Any:
         """The stream of a DoGet."""
         self.check()
-        return self.heard(lambda: self._asked(lambda client: client.do_get(flight.Ticket(ticket), self.options)))
+        stream = self.heard(lambda: self._asked(lambda client: client.do_get(flight.Ticket(ticket), self.options)))
+        return opened(stream)
 
     def schema(self, command: bytes) -> pa.Schema:
         """That of the answer to a DoGet."""
@@ -446,14 +353,14 @@ class Link:
         with translated():
             descriptor = flight.FlightDescriptor.for_command(command)
             writer, reader = self._asked(lambda client: client.do_put(descriptor, schema, self.options))
-        return writer, reader
+        return opened(writer), opened(reader)
 
     def exchange(self, command: bytes) -> tuple[Any, Any]:
         """Writer and reader of a DoExchange."""
         self.check()
         descriptor = flight.FlightDescriptor.for_command(command)
         writer, reader = self.heard(lambda: self._asked(lambda client: client.do_exchange(descriptor, self.options)))
-        return writer, reader
+        return opened(writer), opened(reader)
 
     def check(self) -> None:
         """Raises Unavailable once the connection is closed, PreconditionFailed in a fork of the process that has it."""
@@ -465,15 +372,15 @@ class Link:
     def close(self) -> None:
         """End the connection; twice does no harm."""
         if not self.closed and not self._inherited:
-            with _changing, translated():
+            with changing, translated():
                 self.closed = True
                 self.client.close()
-                ended()
+                closed(self.client)
 
 
 def _client(address: Address) -> Any:
     check_origin()
     tls = address.trust.options(str(address)) if address.tls else {}
     generic: Any = [("grpc.keepalive_time_ms", KEEPALIVE_MS), *RECONNECTING]
-    with translated():
-        return flight.FlightClient(address.location, generic_options=generic, **tls)
+    with changing, translated():
+        return opened(flight.FlightClient(address.location, generic_options=generic, **tls))

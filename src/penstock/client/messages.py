@@ -24,7 +24,7 @@ from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.arrays import array_of, repeated
 from penstock.client.bodies import Reader, decoded, parsed, plain
-from penstock.client.link import OfThisProcess
+from penstock.client.forks import OfThisProcess
 from penstock.client.showing import facts
 from penstock.errors import InvalidArgument, InvalidBody, PreconditionFailed, Refused
 from penstock.records.causes import death_reason

@@ -15,7 +15,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from penstock.client.arguments import arguments_checked
-from penstock.client.link import PATIENCE, OfThisProcess, chunks, patience, translated
+from penstock.client.forks import OfThisProcess
+from penstock.client.link import PATIENCE, chunks, patience, translated
 from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay

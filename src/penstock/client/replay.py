@@ -28,7 +28,8 @@ from typing import Any, Self, cast
 import orjson
 
 from penstock.client.arguments import arguments_checked
-from penstock.client.link import Link, OfThisProcess, Outage, said, translated, understood
+from penstock.client.forks import OfThisProcess
+from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.client.waiting import begun, come
 from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
@@ -213,7 +214,10 @@ class Replay(OfThisProcess):
         if not come(coming, None if until is None else max(0.0, until - time.monotonic())):
             return None
         self._coming = None
-        return coming.result()
+        try:
+            return coming.result()
+        finally:
+            del coming  # as in `attended`
 
     def _take_in(self, chunk: Any) -> None:
         self._answered = True
@@ -305,8 +309,9 @@ class Replay(OfThisProcess):
         """End it; twice does no harm."""
         self._closed = True
         self._ended.set()
-        if self._reader is not None:
-            self._reader.cancel()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
         if self._saved is not None:
             self._saved()
 

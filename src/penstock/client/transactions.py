@@ -26,7 +26,8 @@ import pyarrow as pa
 from penstock.client import tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.arrays import array_of
-from penstock.client.link import OfThisProcess, failure, said, understood
+from penstock.client.forks import OfThisProcess
+from penstock.client.link import failure, said, understood
 from penstock.client.messages import Message, Receipt
 from penstock.client.outgoing import BATCH_BYTES, BATCH_ROWS, columns_of, is_mandatory, one_row
 from penstock.client.urls import Address

@@ -75,8 +75,11 @@ def attended(call: Callable[[], T]) -> T:
         made = begun(call)
     except (RuntimeError, PreconditionFailed):  # there is no thread to be had, or Python ends
         return call()
-    come(made, None)
-    return made.result()
+    try:
+        come(made, None)
+        return made.result()
+    finally:
+        del made  # else an error, which knows this call, would keep itself and the call until it is looked for
 
 
 def _make(asked: _Asked) -> None:

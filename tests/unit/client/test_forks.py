@@ -6,12 +6,12 @@ import subprocess
 import sys
 import threading
 
-from penstock.client import link
+from penstock.client import forks
 from penstock.client.link import Link
 from penstock.client.urls import parse_url
 from penstock.testing import Broker
 
-PROGRAM = """if True:
+FORKED = """if True:
     import os, signal, sys
     import penstock
 
@@ -32,7 +32,9 @@ PROGRAM = """if True:
     def anew():
         with penstock.connect(sys.argv[1]) as client:
             return client.publish("q", b"child").outcome
+"""
 
+PROGRAM = f"""{FORKED}
     forked(anew)  # there was no connection
     with penstock.connect(sys.argv[1]) as client:
         client.publish("q", b"parent")
@@ -65,11 +67,79 @@ def test_a_child_is_told_and_its_parent_goes_on() -> None:
         )
         others = (
             "PreconditionFailed the process that this one was forked from had a connection open, and none works here: "
-            "close it before the fork, or start it with another method of multiprocessing than 'fork'"
+            "close it before the fork, with a result or a replay that was not read to its end, or start it with "
+            "another method of multiprocessing than 'fork'"
         )
         told = done.stdout.splitlines()
         assert told == ["stored", "stored", parents, parents, parents, "(None, None)", others, "True", "b'parent'"]
         assert broker.stats("q")["ready"] == 1
+
+
+KEPT = f"""{FORKED}
+    url = sys.argv[1]
+
+    def made(what):
+        # What is left of a client that is closed.
+        with penstock.connect(url) as client:
+            client.publish("q", {{}})
+            return what(client)
+
+    def consumed(client):
+        with client.consume("q") as consumer:
+            return consumer, consumer.take()
+
+    def batched(client):
+        for batch in client.consume("q").batches():
+            return batch
+
+    def looped(client):
+        for message in client.consume("q"):
+            return message
+
+    def replayed(client):
+        replay = client.replay("q")
+        return replay, list(replay)
+
+    def left(client):
+        replay = client.replay("q")
+        return replay, next(replay), replay.close()
+
+    def read(client):
+        result = client.query("select * from q")
+        return result, result.rows()
+
+    def looked(client):
+        batches = client.queue_batches("q")
+        return batches, list(batches)
+
+    for what in (consumed, batched, looped, replayed, left, read, looked):
+        kept = made(what)
+        forked(anew)
+    kept = made(lambda client: client.query("select * from q"))
+    forked(anew)
+    print(len(kept.rows()) > 1)
+    forked(anew)
+    kept = penstock.connect(url)
+    kept.publish("q", b"x")
+    del kept
+    forked(anew)
+"""
+
+
+def test_what_is_left_of_a_closed_client_keeps_no_child_from_connecting() -> None:
+    """Beside a message, a replay or a result that somebody kept, and after a client that he dropped, no child could
+    connect: it waited for ever, or was ended by gRPC."""
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        done = subprocess.run(
+            [sys.executable, "-c", KEPT, broker.flight_url], capture_output=True, text=True, timeout=300, check=False
+        )
+        told = done.stdout.splitlines()
+        refused = [line for line in told if line.startswith("PreconditionFailed")]
+        assert done.returncode == 0, (told, done.stderr)
+        assert [line if line in ("stored", "True") else "told" for line in told] == [
+            *["stored"] * 7, "told", "True", *["stored"] * 2,
+        ]  # fmt: skip
+        assert "a result or a replay that was not read to its end" in refused[0]
 
 
 def test_a_fork_waits_for_who_ends_a_connection() -> None:
@@ -87,9 +157,9 @@ def test_a_fork_waits_for_who_ends_a_connection() -> None:
     thread = threading.Thread(target=one.close)
     thread.start()
     assert closing.wait(20)
-    link._forking()
+    forks._forking()
     done.append("forked")
-    link._changing.release()
+    forks.changing.release()
     forked.set()
     thread.join()
     real.close()

@@ -27,7 +27,7 @@ from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.arguments import arguments_checked
 from penstock.client.client import CONNECT_TIMEOUT
-from penstock.client.link import OfThisProcess
+from penstock.client.forks import OfThisProcess
 from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks

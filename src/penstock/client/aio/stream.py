@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.batches import RowNumbers
-from penstock.client.link import OfThisProcess
+from penstock.client.forks import OfThisProcess
 from penstock.client.messages import B, Following, Values
 from penstock.errors import Unavailable
 from penstock.units import Duration, left_of
