@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections import defaultdict
 from collections.abc import Iterator
 from math import inf, nan
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -112,7 +114,7 @@ async def answer(places: asyncio.Semaphore, reader: Reader) -> None:
     async def text() -> Iterator[bytes]:
         return iter([b"a" * 10] * 3)
 
-    await Long(text, places)({"type": "http"}, reader.receive, reader.send)
+    await Long(text, places, asyncio.Lock())({"type": "http"}, reader.receive, reader.send)
 
 
 async def test_so_many_long_texts_are_sent_at_a_time() -> None:
@@ -139,6 +141,40 @@ async def test_a_long_text_that_nobody_reads_gives_its_place_to_others(monkeypat
     reader.may.set()
     await answer(places, reader)
     assert reader.size == 30
+
+
+@pytest.mark.parametrize("piece", [PIECE, 5000])
+async def test_who_asks_for_a_text_at_the_same_time_gets_what_was_made_for_the_first(
+    monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Each made it in a thread of its own: with 300 readers the loop waited, and others with it."""
+    monkeypatch.setattr("penstock.server.http.exposition.PIECE", piece)
+    made, found = list[bool](), Metrics(lines={"queues": []}, figures=defaultdict(int))
+
+    def counted(*args: Any, **named: Any) -> Iterator[bytes]:
+        made.append(True)
+        return exposition(*args, **named)
+
+    async def looked(_: object) -> Metrics:
+        return found
+
+    monkeypatch.setattr("penstock.server.http.exposition.exposition", counted)
+    monkeypatch.setattr(overview, "all_metrics", looked)
+    facts: Any = SimpleNamespace(
+        open_metrics=lambda: True, scraped=lambda: None, membership=lambda: None, links=lambda: ()
+    )
+    probes = overview.Probes(facts, 60.0)
+    readers = [Reader() for _ in range(30)]
+
+    async def scrape(reader: Reader) -> None:
+        reader.may.set()
+        response = await probes.metrics_per_object(cast("Any", None), cast("Any", None))
+        await response({"type": "http"}, reader.receive, reader.send)
+
+    await asyncio.gather(*map(scrape, readers))
+    assert len(made) == 1
+    whole = b"".join(exposition(found, per_object=True, links=()))
+    assert {one.size for one in readers} == {len(whole)}
 
 
 def test_a_scrape_of_each_object_is_whole_however_many_pieces_it_has(

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -282,8 +283,14 @@ LONG_MOST = 4
 LONG_S = 30.0
 """Texts of more than one piece: so many are sent at a time, and each is to be read within so long."""
 
+SHARED_PIECES, SHARED_MOST = 16, 4
+"""Pieces of a text that is made once for all who ask for it in that time, and how many such texts there are."""
+
 _HEALTHY = frozenset({"ok", "draining", "recovering", "following", "degraded"})
 
+
+_Asked: TypeAlias = "tuple[str, ...]"
+"""Which text: its path, and what its query names."""
 
 Text: TypeAlias = "Callable[[], Awaitable[Iterator[bytes]]]"
 """Has the pieces of one made, of what there is by then."""
@@ -310,6 +317,10 @@ class Probes:
         self._looking = asyncio.Lock()
         self._kept: tuple[float, Metrics] | None = None  # until when, what was found
         self._sums = 0.0, b""  # until when, the text of `/metrics`
+        self._shared = dict[_Asked, tuple[Metrics, list[bytes]]]()  # what of a text is there, and of which figures
+        self._making = (
+            asyncio.Lock()
+        )  # one piece of whatever text at a time: threads that make one keep the loop waiting
         self._long = asyncio.Semaphore(LONG_MOST)
 
     def paths(self) -> Mapping[str, Probe]:
@@ -363,10 +374,7 @@ class Probes:
         """A line for each queue."""
         self._judge(who)
 
-        async def text() -> Iterator[bytes]:
-            return self._exposition(await self._found(), per_object=True)
-
-        return await self._sent(text)
+        return await self._sent((PER_OBJECT,), partial(self._exposition, per_object=True))
 
     async def metrics_detailed(self, request: Request, who: Who) -> Response:
         """The families that the query names."""
@@ -375,13 +383,12 @@ class Probes:
         self._judge(who)
         families, vhosts = request.query_params.getlist("family"), set(request.query_params.getlist("vhost"))
 
-        async def text() -> Iterator[bytes]:
-            metrics = await self._found(whole=False)
+        def text(metrics: Metrics) -> Iterator[bytes]:
             exchanges = self._facts.exchanges() if any(one.startswith("exchange_") for one in families) else ()
             there = There(list(self._facts.vhosts), exchanges, self._facts.membership())
             return detailed(metrics, families, vhosts, there)
 
-        return await self._sent(text)
+        return await self._sent((DETAILED, *families, "", *sorted(vhosts)), text, whole=False)
 
     def _judge(self, who: Who) -> None:
         if not self._facts.open_metrics():
@@ -405,6 +412,7 @@ class Probes:
     def _forget(self, metrics: Metrics) -> None:
         if self._kept is not None and self._kept[1] is metrics:
             self._kept = None
+        self._shared = {asked: one for asked, one in self._shared.items() if one[0] is not metrics}
 
     def _exposition(self, metrics: Metrics, *, per_object: bool) -> Iterator[bytes]:
         """As of `exposition`, which is loaded by whoever scrapes first: many servers are never scraped."""
@@ -413,10 +421,28 @@ class Probes:
         known, links = self._facts.membership(), self._facts.links()
         return exposition(metrics, per_object=per_object, membership=known, links=links)
 
-    async def _sent(self, text: Text) -> Response:
-        """An answer with its length where it is one piece, else one that is made as it is read."""
-        begun = await asyncio.to_thread(list, islice(await text(), 2))
-        return Long(text, self._long) if len(begun) > 1 else Response(b"".join(begun), media_type=_METRICS_TYPE)
+    async def _sent(self, asked: _Asked, made: Callable[[Metrics], Iterator[bytes]], *, whole: bool = True) -> Response:
+        """An answer with its length where it is one piece, else one that is made as it is read, or for all who read."""
+
+        async def text() -> Iterator[bytes]:
+            return made(await self._found(whole=whole))
+
+        begun = await self._begun(asked, made, whole=whole)
+        if len(begun) == 1:
+            return Response(begun[0], media_type=_METRICS_TYPE)
+        return Long(partial(_again, begun) if begun else text, self._long, self._making)
+
+    async def _begun(self, asked: _Asked, made: Callable[[Metrics], Iterator[bytes]], *, whole: bool) -> list[bytes]:
+        """The pieces of a text that is shared; none of one that is too long for that."""
+        async with self._making:
+            metrics = await self._found(whole=whole)
+            before, begun = self._shared.get(asked, (None, list[bytes]()))
+            if before is not metrics:
+                begun = await asyncio.to_thread(list, islice(made(metrics), SHARED_PIECES + 1))
+                begun = begun if len(begun) <= SHARED_PIECES else []
+                if len(self._shared) < SHARED_MOST and self._kept is not None and self._kept[1] is metrics:
+                    self._shared[asked] = metrics, begun
+            return begun
 
 
 async def all_metrics(facts: Facts) -> Metrics:
@@ -429,17 +455,27 @@ async def all_metrics(facts: Facts) -> Metrics:
     )
 
 
+async def _again(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    return iter(pieces)
+
+
 class Long(StreamingResponse):
     """A text of many pieces, each made beside the loop when the one before is sent."""
 
-    def __init__(self, text: Text, places: asyncio.Semaphore) -> None:
+    def __init__(self, text: Text, places: asyncio.Semaphore, making: asyncio.Lock) -> None:
+        """making: held while a piece is made."""
         super().__init__(self._pieces(text), media_type=_METRICS_TYPE)
         self._places = places
+        self._making = making
 
     async def _pieces(self, text: Text) -> AsyncIterator[bytes]:
         found = await text()  # anew: who waits for a place holds no figures meanwhile
-        while piece := await asyncio.to_thread(next, found, b""):
+        while piece := await self._next(found):
             yield piece
+
+    async def _next(self, text: Iterator[bytes]) -> bytes:
+        async with self._making:
+            return await asyncio.to_thread(next, text, b"")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI's.  Ended, which closes the connection: a text that stops is never taken for a whole one."""
