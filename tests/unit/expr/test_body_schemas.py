@@ -342,6 +342,9 @@ def test_a_decimal_has_as_many_digits_as_it_is_read_fast() -> None:
         assert row.read(written(price, {"sum": Decimal(digits)})) == {"sum": digits}
     with pytest.raises(ValueError, match="a decimal of 262144 bytes, 160 are allowed"):
         row.read(written(there, {"sum": b"\x7f" * (1 << 18)}))
+    for scale, told in ((18, "0." + "0" * 18), (0, "0")):
+        zero = of_decimal(type="bytes", precision=38, scale=scale)
+        assert body_type(penstock.avro(zero)).read(written(zero, {"sum": Decimal(0)})) == {"sum": told}
     fixed = of_decimal(type="fixed", name="Four", size=4, precision=9, scale=3)
     assert body_type(penstock.avro(fixed)).read(b"\xff\xff\xff\xff") == {"sum": "-0.001"}
     assert fastavro.schemaless_reader(BytesIO(written(price, {"sum": Decimal("1.23")})), price, None) == {

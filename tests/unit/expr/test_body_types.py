@@ -150,6 +150,8 @@ def test_values_that_json_has_not() -> None:
         "b": "/wA=", "t": "2026-11-23T04:05:06.007000Z", "o": "0" * 24, "d": "1.10", "u": str(UUID(int=5)), "i": 5,
         "m": None, "c": "f()",
     }  # fmt: skip
+    for digits, text in (("0E-18", "0." + "0" * 18), ("1E+3", "1000"), ("-1.20E-7", "-0.000000120"), ("NaN", "NaN")):
+        assert body_type("bson").read(bson.encode({"d": bson.Decimal128(digits)})) == {"d": text}
     assert evaluate("[bson] /d = 1.1", [bson.encode({"d": bson.Decimal128(Decimal("1.10"))})]) == [True]
 
 

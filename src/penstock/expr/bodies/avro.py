@@ -26,6 +26,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from penstock.expr.bodies.body_type import Reading, Whole
 from penstock.expr.bodies.packed import Told, plain
 from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
+from penstock.units import as_text
 
 VALUES_MOST = 10_000
 """Values of one datum beside those of its lists."""
@@ -54,7 +55,7 @@ _TOLD: Mapping[type, Told] = {
     datetime: _moment,
     date: date.isoformat,
     time: time.isoformat,
-    Decimal: str,
+    Decimal: as_text,
     UUID: str,
 }
 

@@ -18,6 +18,7 @@ from bson.errors import BSONError
 
 from penstock.expr.bodies.body_type import Fields, bounded
 from penstock.expr.bodies.packed import Told, iso, plain
+from penstock.units import as_text
 
 _OPTIONS: Any = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -38,7 +39,7 @@ _TOLD: dict[type, Told] = {
     Binary: _binary,
     bson.Int64: int,
     bson.ObjectId: str,
-    bson.Decimal128: str,
+    bson.Decimal128: lambda one: as_text(one.to_decimal()),
     bson.DatetimeMS: lambda one: _moment(int(one)),
     bson.Timestamp: lambda one: iso(one.time, 0),
     bson.Regex: lambda one: one.pattern if isinstance(one.pattern, str) else _binary(one.pattern),
