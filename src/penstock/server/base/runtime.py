@@ -108,6 +108,7 @@ class Runtime(ABC):
         self.on_room: list[Callable[[], None]] = []  # publishers waiting for room in the gathering commit
         self.burying: list[Callable[[], None]] = []  # those who wait for dead letters, at the end of each turn
         self.on_commit: list[Callable[[], None]] = []  # publishers paced until the running commit ends
+        self.on_left_out: list[Callable[[int, int], None]] = []  # of files with LSNs a to b rows are gone since now
         self.on_checkpoint: list[Callable[[], None]] = []  # run before each checkpoint; they may write records
         self.before_turn: list[Callable[[], None]] = []  # run at the beginning of each: what was gathered is decided
         self.on_turn: Callable[[], None] | None = None  # run at the end of each turn

@@ -133,7 +133,7 @@ class Caller:
 class Slot:
     """One open stream's place among those allowed.  A stream that stands still gives it up, its thread stays."""
 
-    __slots__ = ("__weakref__", "_calls", "_held", "floor", "state", "touched", "user")
+    __slots__ = ("__weakref__", "_calls", "_held", "floor", "missed", "state", "touched", "user")
 
     def __init__(self, calls: Calls, user: str) -> None:
         self._calls = calls
@@ -141,6 +141,7 @@ class Slot:
         self.state = "open"
         self._held = 0
         self.floor: int | None = None  # a read that may still need the log from this LSN on
+        self.missed = 0  # one past the last LSN of what lost rows, from its floor on, while it had no say
         self.touched = time.monotonic()
 
     def touch(self) -> None:
@@ -203,6 +204,13 @@ class Calls:
         """The lowest LSN that a running read may still need; None: no read runs.  A stalled read has no say."""
         with self._lock:
             return min((slot.floor for slot in list(self._open) if slot.floor is not None), default=None)
+
+    def left_out(self, first: int, last: int) -> None:
+        """Rows with LSNs from `first` to `last` are gone, which reads that stand still may have to read yet."""
+        with self._lock:
+            for slot in list(self._abandoned):
+                if slot.floor is not None and slot.floor <= last:
+                    slot.missed = max(slot.missed, last + 1)
 
     def stream(self, caller: Caller) -> Slot:
         """Room for one stream of this user's; Unavailable when there is none.

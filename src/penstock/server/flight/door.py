@@ -142,6 +142,7 @@ class FlightDoor:
         self._beats = 0
         engine.on_broken.append(self._broken)
         engine.readers.append(self.calls.floor)
+        engine.on_left_out.append(self.calls.left_out)
         self.holds = Holds(engine.clock, shares.of("holds"))
         self.actions.table["hold"] = hold_action(self.handover, self.holds)
         self.actions.table |= Locating(self.handover, disk).table

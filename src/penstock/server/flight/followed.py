@@ -224,7 +224,7 @@ class Following:
             if stretch.notice:
                 yield empty, orjson.dumps({"notice": stretch.notice})
             if isinstance(past, Replay) and not stretch.since and stretch.until is None:
-                for batch, start in self._past(caller, past, stretch):
+                for batch, start in self._past(caller, slot, past, stretch):
                     stretch = Stretch(start, stretch.end, stretch.since, stretch.until)
                     pause = POLL_S
                     while not handle.going.wait(pause):
@@ -235,17 +235,20 @@ class Following:
                         slot.touch()
                         yield batch
             follower = self._handover.call(
-                lambda: self._begin(handle, asked, outlet, stretch), caller.gone, durable=False
+                lambda: self._begin(slot, handle, asked, outlet, stretch), caller.gone, durable=False
             )
             slot.floor = None  # from here on the follower holds what it needs
             yield from outlet.batches(schema, caller.gone, partial(self._go_on, follower))
         finally:
             self._handover.post(partial(self._end, outlet, handle, name))
 
-    def _past(self, caller: Caller, command: Replay, stretch: Stretch) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-        """The past in Arrow's own batches, as long as there is much of it; and how far it went."""
+    def _past(
+        self, caller: Caller, slot: Slot, command: Replay, stretch: Stretch
+    ) -> Iterator[tuple[pa.RecordBatch | None, int]]:
+        """The past in Arrow's own batches, as long as there is much of it and it is held; and how far it went."""
         log, relay, start = self._handover.engine.past, self._relay, stretch.start
-        while relay is not None:
+        while relay is not None and slot.state == "open":
+            slot.floor = start
             end = log.durable + 1 if stretch.end is None else min(log.durable + 1, stretch.end)
             if relay.bytes_between(start, end) < PAST_LEAST:
                 return
@@ -275,7 +278,12 @@ class Following:
             raise PreconditionFailed(f"a replay with the id {name[1]!r} is open already")
         self._named[name] = handle
 
-    def _begin(self, handle: Handle, asked: Asked, outlet: PageOutlet, stretch: Stretch) -> Follower:
+    def _begin(self, slot: Slot, handle: Handle, asked: Asked, outlet: PageOutlet, stretch: Stretch) -> Follower:
+        if slot.missed > stretch.start:
+            raise NotFound(
+                f"this reader stood still before LSN {stretch.start}, and rows below LSN {slot.missed} were left out "
+                "by compaction meanwhile"
+            )
         follower = self._handover.engine.replays.start(asked, outlet, stretch)
         handle.begin(follower)
         self.open.add(outlet)

@@ -80,6 +80,7 @@ class Replays:
         self._serial = 0
         runtime.readers.append(self.floor)
         runtime.on_broken.append(self._broken)
+        runtime.on_left_out.append(self._left_out)
         self.kept = runtime.bodies.budget.account("replays")
         runtime.bodies.spare.append(self.give)
 
@@ -207,6 +208,11 @@ class Replays:
         """Nothing more will be durable: whoever waits for it is told."""
         for source in list(self._sources):
             source.fail(LogBroken(f"the log is broken: {reason}; nothing more is shown until a restart"))
+
+    def _left_out(self, first: int, last: int) -> None:
+        """Rows with such LSNs are gone: whoever stood still for so long that he did not hold them is told later."""
+        for source in self._sources:
+            source.miss(first, last)
 
     @property
     def sources(self) -> Collection[LogSource]:

@@ -194,6 +194,7 @@ class LogSource(Source[Page]):
         self._leveled = False
         self._reading = False
         self._held: tuple[Page, int] | None = None  # read from the log, and how far; waiting for the rate
+        self._missed = 0  # one past the last LSN of what lost rows that it had not read
 
     # -- for who looks on
 
@@ -258,6 +259,11 @@ class LogSource(Source[Page]):
             del feed.live[self]
             feed.behind[self] = None
             self.moved_at = self._replays.now()
+
+    def miss(self, first: int, last: int) -> None:
+        """Rows with LSNs from `first` to `last` were left out, which it did not hold."""
+        if self.position <= last and (self._end is None or first < self._end):
+            self._missed = max(self._missed, last + 1)
 
     def end_here(self, end: int) -> None:
         """The time of its end has come: what has an LSN from `end` on is too late."""
@@ -372,7 +378,7 @@ class LogSource(Source[Page]):
             self.moved_at = self._replays.now()
 
     def _read(self, feed: Feed) -> Sign | None:
-        """Read on in the log, if anything there is not looked at.  NotFound where retention has passed it."""
+        """Read on in the log, if anything there is not looked at.  NotFound where something of that has gone."""
         replays = self._replays
         end = min(replays.durable + 1, feed.begins if self._end is None else min(self._end, feed.begins))
         if self.cursor >= end:
@@ -381,6 +387,12 @@ class LogSource(Source[Page]):
             raise NotFound(
                 f"the log begins at LSN {replays.first_lsn} now: retention has passed this reader at {self.cursor}"
             )
+        if self.cursor < self._missed:
+            raise NotFound(
+                f"this reader stood still at LSN {self.cursor}, and rows below LSN {self._missed} were left out by "
+                "compaction meanwhile"
+            )
+        self.moved_at = replays.now()  # what is read now is held
         self._reading = True
         rows = PAGE_ROWS if self._pace is None else max(1, min(PAGE_ROWS, int(self._pace.rate.messages) or PAGE_ROWS))
         replays.look(feed, self.cursor, end, rows, self._was_read)

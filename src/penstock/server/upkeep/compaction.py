@@ -230,6 +230,9 @@ class Compaction:
             swap.undo()
             return False
         swap.enter()
+        if task.drops:
+            told = self._runtime.on_left_out
+            self._runtime.faults.run_each([partial(one, made.first, task.segments[-1].last) for one in told])
         try:
             await self._off(swap.finish)
         except OSError as error:
