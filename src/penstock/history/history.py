@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.errors import InvalidArgument
 from penstock.expr.context import RECORDS, Context
 from penstock.expr.text_patterns import PatternError, searcher
-from penstock.history.spans import Kept, Missing, check_missing, resolve
+from penstock.history.spans import Missing, Whole, check_missing, resolve
 from penstock.log.catalog import Span as Rows
 from penstock.log.name_index import Wanted
 from penstock.log.record_batches import column, lengths
@@ -143,7 +143,7 @@ class Vias(Protocol):
     def topics(self, vias: list[int | None] | None, names: list[str]) -> list[Topic]: ...
 
 
-class Past(Kept, Protocol):
+class Past(Whole, Protocol):
     """A log to read: the server's own, or what the bulk child sees of it."""
 
     @property

@@ -2,7 +2,9 @@
 
 A bookmark of another log is refused.  One that this log does not know, because it is older than what is kept or was
 never given out, is `bookmark_not_found`'s business: read from the beginning, from now on, or refuse; what was done is
-said in `notice`.  Times are looked up by bisection, which reads the log: `reads` tells.
+said in `notice`.  So is one behind which rows were left out by compaction: that is refused, or what is left is read.
+Who asks for the beginning, or for a time, asks for what there is.  Times are looked up by bisection, which reads the
+log: `reads` tells.
 """
 
 # pyarrow's stubs leave the element types of arrays and fields open
@@ -17,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, NotFound
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.bookmarks import Point, Span, format_bookmark
 
@@ -36,6 +39,14 @@ class Kept(Protocol):
     def first_lsn(self) -> int: ...
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Durable rows with LSNs in [a, b)."""
+        ...
+
+
+class Whole(Kept, Protocol):
+    """One that knows whether all of it is there."""
+
+    def has_every(self, a: int, b: int) -> bool:
+        """Whether every row that was written with an LSN in [a, b) can be read."""
         ...
 
 
@@ -65,27 +76,28 @@ def reads(span: Span) -> bool:
 
 
 def resolve(
-    log: Kept, span: Span, missing: Missing | None = "now", *, wall: int | None = None, last: int | None = None
+    log: Whole, span: Span, missing: Missing | None = "now", *, wall: int | None = None, last: int | None = None
 ) -> Stretch:
     """The LSNs of a span.
 
     missing  what to do about a bookmark that is not known; None: take its LSN as it is
     wall     microseconds since the epoch: times after that lie ahead.  None: a time after all records is where they end
     last     the last LSN that was given out; None: the last durable one
-    Errors: InvalidArgument for a bookmark of another log, NotFound for an unknown one when `missing` is "fail".
+    Errors: InvalidArgument for a bookmark of another log, NotFound for an unknown one when `missing` is "fail", and for
+    one behind which rows of the span were left out.
     """
     places = _Places(log, missing, wall, log.durable if last is None else last)
     alone = span.end is None  # a time by itself names no message that one could start after
     start = min(places.first(p, span.with_start or (alone and p.kind == "time")) for p in span.start.parts())
     since = 0 if _here(span.start, wall) else min(point.time for point in span.start.parts())
     if span.end is None:
-        return Stretch(start, None, since, None, places.notice)
+        return Stretch(start, None, since, None, places.told(LSN_LIMIT))
     here = _here(span.end, wall)
     if not here:
         until = min(point.time for point in span.end.parts()) + span.with_end
-        return Stretch(start, None, since, until, places.notice)
+        return Stretch(start, None, since, until, places.told(LSN_LIMIT))
     end = min(places.first(point, not span.with_end, is_end=True) for point in here)
-    return Stretch(start, max(start, end), since, None, places.notice)
+    return Stretch(start, max(start, end), since, None, places.told(end))
 
 
 def _here(end: Point, wall: int | None) -> list[Point]:
@@ -94,12 +106,13 @@ def _here(end: Point, wall: int | None) -> list[Point]:
 
 
 class _Places:
-    def __init__(self, log: Kept, missing: Missing | None, wall: int | None, last: int) -> None:
+    def __init__(self, log: Whole, missing: Missing | None, wall: int | None, last: int) -> None:
         self._log = log
         self._missing = missing
         self._wall = wall
         self._last = last
-        self.notice = ""
+        self._notice = ""
+        self._found = LSN_LIMIT  # of the bookmarks that are known the lowest place
 
     def first(self, point: Point, inclusive: bool, *, is_end: bool = False) -> int:
         """The first LSN at (inclusive) or after a point.  is_end: wherever that is, a range may end there."""
@@ -123,7 +136,10 @@ class _Places:
                 f"bookmark {point.origin}|{point.lsn}| comes from another log; here they begin with {log.origin}|"
             )
         first = point.lsn if inclusive else point.lsn + 1
-        if self._missing is None or is_end or log.first_lsn <= first <= self._last + 1:
+        if self._missing is None or is_end:
+            return first
+        if log.first_lsn <= first <= self._last + 1:
+            self._found = min(self._found, first)
             return first
         text = format_bookmark(point.origin, point.lsn)
         why = (
@@ -133,8 +149,18 @@ class _Places:
         )
         if self._missing == "fail":
             raise NotFound(why)
-        self.notice = f"{why}; reading from {'the beginning of the log' if self._missing == 'epoch' else 'now'} on"
+        self._notice = f"{why}; reading from {'the beginning of the log' if self._missing == 'epoch' else 'now'} on"
         return log.first_lsn if self._missing == "epoch" else self._last + 1
+
+    def told(self, end: int) -> str:
+        """What the reader of the bookmarks up to `end` has to know.  NotFound where that is why there is nothing."""
+        if self._missing is None or self._missing == "epoch" or self._log.has_every(self._found, end):
+            return self._notice
+        mark = format_bookmark(self._log.origin, self._found)
+        why = f"bookmark {mark} and what follows it: rows that no queue needed any more were left out by compaction"
+        if self._missing == "fail":
+            raise NotFound(f"{why}; with bookmark_not_found = epoch what is left is read")
+        return self._notice or f"{why}; reading what is left"
 
 
 def lsn_at(log: Kept, time: int) -> int:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.errors import LogDamaged, told_as
 from penstock.log import checkpoints
 from penstock.log.archive import Shown, archive_disk
-from penstock.log.catalog import Catalog, Chosen, Segment, whole_from
+from penstock.log.catalog import Catalog, Chosen, Segment, has_every, whole_from
 from penstock.log.checkpoints import Base
 from penstock.log.frame import FrameReader, NotAFrame, Window
 from penstock.log.mending import Recovery
@@ -174,6 +174,13 @@ class View:
         """No row with a lower LSN is listed, or archived where the archive was listed too."""
         first = self.catalog.segments[0].header.first
         return first if self.archive is None else min(first, self.archive.manifest.first or first)
+
+    def has_every(self, a: int, b: int) -> bool:
+        """Whether every row that was written with an LSN in [a, b) is listed, or archived where that was listed too."""
+        segments, archive = self.catalog.segments, self.archive
+        if archive is None or has_every(segments, a, b):
+            return has_every(segments, a, b)
+        return a >= archive.manifest.pruned and archive.manifest.has(a, min(b, whole_from(segments)) - 1)
 
     def batches(
         self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None

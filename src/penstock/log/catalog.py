@@ -165,6 +165,12 @@ def whole_from(segments: Sequence[Segment]) -> int:
     return segments[0].header.first
 
 
+def has_every(segments: Sequence[Segment], a: int, b: int) -> bool:
+    """Whether adjacent segments have every row that was written with an LSN in [a, b)."""
+    left_out = any(one.header.floor and one.header.first < b and a <= one.last for one in segments)
+    return a >= segments[0].header.first and not left_out
+
+
 class SegmentInfo(NamedTuple):
     """One line of `penstock log ls`."""
 

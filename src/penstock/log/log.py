@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import InvalidArgument
 from penstock.log import checkpoints
-from penstock.log.catalog import Catalog, Segment, SegmentInfo, Span, describe, span, whole_from
+from penstock.log.catalog import Catalog, Segment, SegmentInfo, Span, describe, has_every, span, whole_from
 from penstock.log.checkpoints import base_group, base_parts
 from penstock.log.group_commit import Committing
 from penstock.log.mending import Recovery, Watch, mend, nobody
@@ -228,6 +228,10 @@ class Log(Committing):
     def whole_from(self) -> int:
         """From this LSN on the log has every row that was written; below, some may be left out.  Any thread."""
         return whole_from(self._catalog.segments)
+
+    def has_every(self, a: int, b: int) -> bool:
+        """Whether the log has every row that was written with an LSN in [a, b).  Any thread."""
+        return has_every(self._catalog.segments, a, b)
 
     # --- checkpoints, bases, retention ---------------------------------------------------------------------------
 

@@ -5,7 +5,9 @@ One message that nobody takes keeps the log's beginning, so where the log begins
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +15,19 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import penstock
+from conformance.test_log_streams import Reader
 from flight_house import FlightHouse
-from penstock.errors import NotFound
+from penstock.config.vhost_sections import EntitlementSection
+from penstock.errors import NotFound, PreconditionFailed
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight import followed
 from penstock.server.flight.calls import Caller
 from penstock.server.people.access import Who
+from penstock.spark.options import read_options
+from penstock.spark.reading.columns import layout
+from penstock.spark.reading.fetching import fetch
+from penstock.spark.reading.parts import ReplayPart
+from penstock.spark.remote import Remote, Where
 from penstock.wire.flight.tickets import command
 
 MIB = 1 << 20
@@ -56,6 +65,112 @@ def lapsed(house: FlightHouse, ahead: int = 2 * HOUR) -> int:
     house.clock.ahead += ahead
     house.run(house.engine.tick)
     return house.thin()
+
+
+def lsns(house: FlightHouse, part: ReplayPart, **options: str) -> list[int]:
+    given = read_options({"url": house.url, "topic": "t", "mode": "log", "stream": "s", **options})
+    rows = fetch(given, layout(given, COLUMNS, None), part)
+    return [lsn for batch in rows for lsn in batch.column(0).to_pylist()]
+
+
+def part_of(answer: dict[str, object]) -> ReplayPart:
+    """As Spark's source makes it."""
+    [(start, end)] = answer["parts"]
+    asked = {name: value for name, value in answer["asked"].items() if name != "vhost"}
+    return ReplayPart(answer["origin"], start, end, asked=asked)
+
+
+@pytest.mark.parametrize("direct", ["true", "false", "auto"])
+def test_a_task_that_reads_after_its_stream_let_go(
+    client: penstock.Client, house: FlightHouse, direct: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = Reader(client, topic="t", abandon_after="1h")
+    at = reader.begin()
+    fill(client)
+    part = part_of(reader.plan(at))
+    assert len(lsns(house, part, direct=direct)) == 12
+    assert lapsed(house)
+    for _ in range(2):
+        with pytest.raises(PreconditionFailed, match="stream 's' .*nobody held for it"):
+            lsns(house, part, direct=direct)
+    assert client.streams()[0]["state"] == "held", "who reads a part of it is its reader, who has come back"
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        assert len(lsns(house, part, direct=direct, failOnDataLoss="false")) < 12
+    assert "nobody held for it: it goes on with those that are left" in caplog.text
+    told = reader.plan(at, fail_on_data_loss=False)
+    assert part_of(told) == part
+    assert "nobody held for it" in told["lost"]
+    later = reader.plan(told["end"], fail_on_data_loss=False)
+    assert "lost" not in later
+
+
+def test_a_part_is_read_by_who_may_read_its_stream(tmp_path: Path) -> None:
+    """Else anybody could have the log kept, by the names of others' streams."""
+    entries = [{"user": "guest", "read": True, "write": True}, {"user": "reader", "topic": "t", "read": True}]
+    sections = [EntitlementSection.model_validate(entry) for entry in entries]
+    with FlightHouse(tmp_path, entitlements=sections) as house, penstock.connect(house.url) as client:
+        client.declare("t")
+        Reader(client, stream="mine", pattern="^t$").begin()
+        asked = {"held_for": "mine", "topic": "t"}
+        client.action("locate", **asked)
+        other = Remote(Where(house.url.replace("guest:guest", "reader:reader")))
+        for read in (partial(other.act, "locate"), lambda **fields: list(other.rows("replay", **fields))):
+            read(topic="t")
+            with pytest.raises(NotFound, match="no stream 'mine'"):
+                read(**asked)
+        other.close()
+
+
+def test_tasks_that_read_are_the_streams_readers(client: penstock.Client, house: FlightHouse) -> None:
+    """Nobody asks for a plan while a batch runs: as long as parts of it begin, the log is kept for the others."""
+    reader = Reader(client, topic="t", abandon_after="1h")
+    at = reader.begin()
+    fill(client)
+    part = part_of(reader.plan(at))
+    for direct in ("true", "false") * 2:
+        assert not lapsed(house, HOUR - 60_000_000)
+        assert len(lsns(house, part, direct=direct)) == 12
+    assert lapsed(house)
+
+
+@pytest.mark.parametrize("direct", ["true", "false"])
+def test_a_stream_that_began_with_what_is_left_reads_it(
+    client: penstock.Client, house: FlightHouse, direct: str
+) -> None:
+    fill(client)
+    assert lapsed(house)
+    reader = Reader(client, topic="t", abandon_after="1h")
+    at = reader.begin()
+    assert at < client.action("position")["whole_from"]
+    part = part_of(reader.plan(at))
+    assert 0 < len(lsns(house, part, direct=direct)) < 12
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_bookmark_behind_which_rows_were_left_out(client: penstock.Client, house: FlightHouse, follow: bool) -> None:
+    marks = fill(client)
+    origin, whole = marks[0].split("|")[0], house.log.durable + 1
+    later = fill(client, 3)[0]
+    assert len(list(client.replay("t", marks[0], bookmark_not_found="fail"))) == 14
+    assert lapsed(house)
+    assert client.action("position")["whole_from"] <= int(later.split("|")[1])
+
+    client.publish("t", b"the last")
+
+    def read(bookmark: str, missing: str) -> int:
+        with client.replay("t", bookmark, bookmark_not_found=missing, follow=follow) as replay:
+            count, found = 0, replay.take(60)
+            while found is not None and found.body != b"the last":
+                count, found = count + 1, replay.take(60)
+        return count
+
+    for bookmark in (marks[0], f"[{marks[0]}:{marks[9]}]", f"{later},{marks[3]}", f"[{marks[2]}:NOW)"):
+        with pytest.raises(NotFound, match=r"rows .* left out"):
+            read(bookmark, "fail")
+    for bookmark in ("EPOCH", "2020-01-01", "[EPOCH:NOW)", f"[{later}:NOW)", f"[{origin}|{whole}|:NOW)", later):
+        read(bookmark, "fail")
+    for missing in ("now", "epoch"):
+        assert 0 < read(f"[{marks[0]}:NOW)", missing) < 14
 
 
 def test_a_replay_that_was_paused_for_long(client: penstock.Client, house: FlightHouse) -> None:

@@ -21,6 +21,11 @@ class Kept:
     origin = 7
     first_lsn = 5
     durable = 14
+    thinned: tuple[int, int] = (0, 0)  # LSNs [a, b) that rows were left out of
+
+    def has_every(self, a: int, b: int) -> bool:
+        low, high = self.thinned
+        return a >= self.first_lsn and (a >= high or b <= low)
 
     def batches(self, a: int, b: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         for lsns in ([5, 6, 7], [8, 9], [11, 12, 13, 14]):
@@ -121,3 +126,39 @@ def test_words_for_what_is_not_found() -> None:
 def test_what_is_no_bookmark(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_span(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "is_whole"),
+    [
+        ("EPOCH", 5, True),
+        ("2020-01-01", 5, True),
+        ("2026-11-20T08:00:03", 8, True),
+        ("[EPOCH:7|9|)", 5, True),
+        ("7|9|", 10, True),
+        ("[7|10|:NOW)", 10, True),
+        ("7|4|", 5, False),
+        ("7|8|", 9, False),
+        ("[7|9|:7|9|]", 9, False),
+        ("7|12|,7|8|", 9, False),
+        ("2026-11-20T08:00:03,7|7|", 8, False),
+        ("[7|5|:7|7|)", 5, True),  # ends before what was left out
+        ("[7|5|:7|7|]", 5, False),
+        ("[7|5|:2026-11-20T10:00:00)", 5, False),
+    ],
+)
+def test_rows_that_were_left_out_behind_a_bookmark(text: str, start: int, is_whole: bool) -> None:
+    log, span = Kept(), parse_span(text)
+    log.thinned = 7, 10
+    wall = T + 3600_000_000
+    left = resolve(log, span, None, wall=wall)
+    assert (left.start, left.notice) == (start, "")
+    assert resolve(log, span, "epoch", wall=wall) == left
+    told = resolve(log, span, "now", wall=wall)
+    assert told.start == start
+    assert told.notice == "" if is_whole else "left out by compaction; reading what is left" in told.notice
+    if is_whole:
+        assert resolve(log, span, "fail", wall=wall) == left
+    else:
+        with pytest.raises(NotFound, match=r"bookmark 7\|\d+\| and what follows it: rows .* were left out"):
+            resolve(log, span, "fail", wall=wall)

@@ -273,6 +273,18 @@ class Ranges:
         parts = tuple((pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2))
         return Range(batch, parts, state.asked_for(batch))
 
+    def part(self, now: Now, name: str, start: int) -> bool:
+        """A part of a planned range is read, from this LSN on: whether the log was kept for the stream from there on.
+
+        Whoever reads a part reads the stream: nobody plans meanwhile, however long it takes.
+        """
+        state = self._streams.states.get(name)
+        if state is None or state.mode != "log" or name in self._streams.stopped:
+            return False
+        if state.abandoned or not state.released:
+            self._streams.keeping.read(self._outbox.at(now), name, state)
+        return state.has_held(start)
+
     def plan(self, now: Now, name: str, epoch: int, parts: Sequence[tuple[int, int]]) -> Range:
         """Plan a range of these parts, unless one is known from its start on; the one that holds."""
         state = self._read(now, name, epoch)

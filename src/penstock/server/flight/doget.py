@@ -38,6 +38,7 @@ from penstock.server.flight.followed import Following
 from penstock.server.flight.handover import Outlet, Piece
 from penstock.server.flight.queue_rows import content, planned, snapshot
 from penstock.server.flight.record_rows import hold, records, with_stats
+from penstock.server.flight.streams import refuse_lost
 from penstock.server.follow import Follow
 from penstock.server.people.access import Charge
 from penstock.server.views.record_query import Counts, Event, Wish, selected
@@ -51,6 +52,7 @@ from penstock.server.views.row_source import (
     positions,
 )
 from penstock.server.views.shown import snapshot_of
+from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (
     EVENTS,
@@ -345,6 +347,10 @@ class Reads:
         """Schema and batches of an answer, which gives its slot back when it ends."""
         pieces: Iterator[Piece]
         self._gate.admit(caller, wanted)
+        if isinstance(wanted, Replay) and wanted.held_for is not None:
+            self._gate.held_for(caller, caller.rights, {"held_for": wanted.held_for})
+            between = History(self._engine.past, caller.gone).resolve(parse_span(wanted.bookmark))
+            refuse_lost(self._handover, caller, wanted.held_for, *between)
         if isinstance(wanted, Replay) and self._followed(caller, wanted):
             schema, pieces = self.following.read(caller, slot, wanted, self._gate.get)
             return schema, Guarded(pieces, slot, caller)

@@ -258,6 +258,11 @@ class Gatekeeper:
     def stream(self, caller: Caller, rights: Rights, body: Body) -> None:
         self._stream_of(caller, rights, _text(body, "stream"))
 
+    def held_for(self, caller: Caller, rights: Rights | None, body: Body) -> None:
+        """A read that is a part of what a stream reads, if it says so."""
+        if rights is not None and body.get("held_for") is not None:
+            self._stream_of(caller, rights, _text(body, "held_for"))
+
     def stage_drop(self, caller: Caller, rights: Rights, body: Body) -> None:
         rights.writes("dropping stages")
 

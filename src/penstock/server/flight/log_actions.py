@@ -32,6 +32,7 @@ from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
 from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
+from penstock.server.flight.streams import refuse_lost
 from penstock.server.people.users import is_loopback
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.server.views.record_query import Counts, Query, by_lsn, run
@@ -169,8 +170,9 @@ class Locating:
                 self._locate, "topic, pattern or queue, or log, from, to: the files of a range of the log", _locating,
                 (
                     *placed, *between, text("queue"), flag("log"), text("filter", most=TEXT_LIMIT),
-                    flag("fail_on_data_loss", True),
+                    flag("fail_on_data_loss", True), text("held_for"),
                 ),
+                Gatekeeper.held_for,
             ),
         }  # fmt: skip
 
@@ -192,7 +194,8 @@ class Locating:
 
     def _locate(
         self, caller: Caller, vhost: str, exchange: str, topic: str | None, pattern: str | None, to: int,
-        queue: str | None, log: bool, filter: str | None, fail_on_data_loss: bool, **begins: int,
+        queue: str | None, log: bool, filter: str | None, fail_on_data_loss: bool,
+        held_for: str | None, **begins: int,
     ) -> Reply:  # fmt: skip
         start = begins["from"]
         if sum((topic is not None, pattern is not None, queue is not None, log)) != 1:
@@ -213,6 +216,8 @@ class Locating:
         if not log:  # the names of others' exchanges are not his to know
             mine = {via: pair for via, pair in listed.vias.items() if pair[0] == vhost}
             listed = listed._replace(vias=mine)
+        if held_for is not None:
+            refuse_lost(self._handover, caller, held_for, start, to)
         limited = caller.rights is not None
         return {
             "folder": str(self._folder), "why": None, "limited": limited, "filter": filter, "log": listed.plain(),

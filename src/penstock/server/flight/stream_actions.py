@@ -368,11 +368,12 @@ class RangeActions:
 
     def _range_parts(self, caller: Caller, stream: str, start: int, end: int, parts: int) -> Reply:
         found, lost = self.planner.parts(caller, stream, start, end, parts)
-        return {"stream": stream, "start": start, **self._told(start, found, None), **({"lost": lost} if lost else {})}
+        return {"stream": stream, "start": start, **self._told(start, found, None, lost)}
 
-    def _told(self, start: int, found: Range | None, measured: Measured | None) -> Mapping[str, object]:
+    def _told(self, start: int, found: Range | None, measured: Measured | None, lost: str) -> Mapping[str, object]:
         if found is None:
             return {"end": start, "parts": [], **self._log()}
+        missing = {"lost": lost} if lost else {}
         figures = {} if measured is None else {"rows": measured.rows, "bytes": measured.bytes}
         return {
             "end": found.end,
@@ -380,6 +381,7 @@ class RangeActions:
             "parts": found.parts,
             "asked": found.asked,
             **figures,
+            **missing,
             **self._log(),
         }
 

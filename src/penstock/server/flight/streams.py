@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from penstock.core.streams.stream_table import Range
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.history.history import History, Limits, Measured
+from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.remembered import Remembered
 from penstock.server.bulk.relay import bytes_between
@@ -144,33 +145,16 @@ class Planner:
                 return core.streams.ranges.begin(self._engine.now(), stream, epoch(), text, found)
 
             start, lapsed = self._do(caller, work, durable=True), False
-        if fail and (why := self.lost(stream, start, held=not lapsed)):
+        if fail and (why := lost(self._engine, stream, start, held=not lapsed)):
             raise PreconditionFailed(why)
         return start
 
-    def lost(self, stream: str, start: int, *, held: bool) -> str:
-        """What a reader is told whose place in the log is gone, or where rows were left out since.  Empty: neither.
-
-        held: the log was kept for it from there on.
-        """
-        first, archive = self._engine.past.first_lsn, self._engine.archive
-        if start < first:
-            gone, where = f"what lies before LSN {first}", f"at LSN {first} without it"
-        elif not held and start < (first := self._engine.log.whole_from) and not (archive and archive.keeps(start)):
-            gone, where = f"rows that lie before LSN {first}, which nobody held for it", "with those that are left"
-        else:
-            return ""
-        return (
-            f"stream '{stream}' is at LSN {start}, and retention has removed {gone}; set failOnDataLoss to false to go "
-            f"on {where}"
-        )
-
     # -- ranges
 
-    def plan(self, caller: Caller, asked: Question) -> tuple[Range | None, Measured | None]:
+    def plan(self, caller: Caller, asked: Question) -> tuple[Range | None, Measured | None, str]:
         """The range from `start` on, as it was planned before or is now; None: there is nothing after `start`.
 
-        The figures are known only of a range that is planned now.
+        The figures are known only of a range that is planned now.  Last comes `lost`, of its start.
         """
         log, core, name = self._engine.past, self._engine.core, asked.stream
 
@@ -186,13 +170,14 @@ class Planner:
                 f"stream '{name}' is at LSN {asked.start}, and the log ends at LSN {log.durable}: the checkpoint "
                 "belongs to another server, or to what this one was before it was restored; begin with a new checkpoint"
             )
-        if asked.fail and (why := self.lost(name, asked.start, held=held)):
+        why = lost(self._engine, name, asked.start, held=held)
+        if asked.fail and why:
             raise PreconditionFailed(why)
         idle = not self._siblings.turn(name, asked.beside)
         if known is not None:
-            return known, None
+            return known, None, why
         found = self._awaited(caller, self.command(caller, definition), asked, at, asked.wait if idle else 0.0)
-        return (None, None) if found is None else (self._planned(caller, asked, found), found)
+        return (None, None, "") if found is None else (self._planned(caller, asked, found), found, why)
 
     def _awaited(self, caller: Caller, command: Replay, asked: Question, at: int, wait: float) -> Measured | None:
         """The range, looked for from `at` on for so many seconds, or until something may have come for a sibling."""
@@ -241,7 +226,7 @@ class Planner:
             return core.streams.ranges.find(state, start), state.asked, state.has_held(start)
 
         known, asked, held = self._do(caller, look)
-        why = self.lost(stream, start, held=held)
+        why = lost(self._engine, stream, start, held=held)
         if known is not None and known.end == end:
             return known, why
         found = self.measured(caller, self.command(caller, asked), start, end, Limits(parts=least))
@@ -294,6 +279,40 @@ class Planner:
 
     def _do(self, caller: Caller, work: Callable[[], T], *, durable: bool = False) -> T:
         return self._handover.call(work, caller.gone, durable=durable)
+
+
+def lost(engine: Engine, stream: str, start: int, end: int = LSN_LIMIT, *, held: bool) -> str:
+    """What a reader of [start, end) is told whose place in the log is gone, or where rows were left out since.
+
+    held: the log was kept for it from there on.  Empty: nothing is lost.
+    """
+    past = engine.past
+    if start < (first := past.first_lsn):
+        gone, where = f"what lies before LSN {first}", f"at LSN {first} without it"
+    elif not held and not past.has_every(start, end):
+        first = engine.log.whole_from
+        gone, where = f"rows that lie before LSN {first}, which nobody held for it", "with those that are left"
+    else:
+        return ""
+    return (
+        f"stream '{stream}' is at LSN {start}, and retention has removed {gone}; set failOnDataLoss to false to go on "
+        f"{where}"
+    )
+
+
+def refuse_lost(handover: Handover, caller: Caller, stream: str, start: int, end: int) -> None:
+    """PreconditionFailed where rows of a part of a planned range have gone since it was planned.
+
+    For who holds the log, or has listed it: what goes from now on is not missed.
+    """
+    engine = handover.engine
+
+    def look() -> str:
+        held = engine.core.streams.ranges.part(engine.now(), stream, start)
+        return lost(engine, stream, start, end, held=held)
+
+    if why := handover.call(look, caller.gone, durable=False):
+        raise PreconditionFailed(why)
 
 
 def recent(state: StreamState, origin: int) -> Point:

@@ -323,6 +323,13 @@ class Whole:
         first = self._log.first_lsn
         return min(first, self._archive.first_lsn or first)
 
+    def has_every(self, a: int, b: int) -> bool:
+        """Whether log and archive have every row that was written with an LSN in [a, b).
+
+        While the archive cannot be used nobody knows: whoever reads what may be in it is refused.
+        """
+        return self._log.has_every(a, b) or self._archive.broken or self._archive.keeps(a, b)
+
     def batches(
         self, a: int, b: int, columns: Sequence[str] | None = None, names: Wanted | None = None
     ) -> Iterator[pa.RecordBatch]:

@@ -29,6 +29,7 @@ from penstock.log.archive import Shown, archive_disk
 from penstock.log.archive.manifest import AGAIN, Manifest, Part, Pruned, Run, commit, prunable, read, runs, tidy
 from penstock.log.archive.repairing import has_files
 from penstock.log.disk import OsDisk
+from penstock.records.chunks import LSN_LIMIT
 from penstock.server.base.faults import reports
 from penstock.server.bulk.process import asked_of
 from penstock.server.upkeep.remembered import Known, known_in, refuse_older, remember
@@ -174,11 +175,11 @@ class Archiving:
         """Whether all of a segment is archived, and it may go as far as the archive is concerned."""
         return not self.broken and self._counts.has(segment.first, segment.last)
 
-    def keeps(self, start: int) -> bool:
-        """Whether log and archive together have every row from an LSN on that the log ever had."""
+    def keeps(self, start: int, end: int = LSN_LIMIT) -> bool:
+        """Whether log and archive together have every row that the log ever had with an LSN in [start, end)."""
         manifest = self.manifest
         gone = max(manifest.pruned, self._cut)
-        return not self.broken and start >= gone and manifest.has(start, self._log.whole_from - 1)
+        return not self.broken and start >= gone and manifest.has(start, min(end, self._log.whole_from) - 1)
 
     def shown(self) -> Shown | None:
         """For readers; None when there is nothing to read.  LogDamaged when what is there cannot be used."""

@@ -12,6 +12,7 @@ past with, so they are the same.  A file that was replaced or deleted meanwhile 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -46,6 +47,8 @@ from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Remote, behind, followers, has_every_row, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
+
+log = logging.getLogger("penstock.spark")
 
 
 def fetch(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
@@ -128,17 +131,30 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
 
 
 def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Messages of topics.  Of a stream's batch the server says whether all of them are still there."""
     chosen, a, b = options.replay() if part.asked is None else part.asked, part.start, part.end
-    missing = "fail" if options.fail_on_data_loss and not part.held else "epoch"
     where = span(part.origin, a, b)
-    return either(
-        options,
-        lambda: file_messages(server, chosen, a, b, columns, options.fail_on_data_loss),
-        lambda skip: spread(
-            options, server, (a, b), "replay", skip, vhost=server.vhost, bookmark=where, columns=columns,
-            bookmark_not_found=missing, **chosen,
-        ),
-    )  # fmt: skip
+
+    def rows(held_for: str | None) -> Iterator[pa.RecordBatch]:
+        return either(
+            options,
+            lambda: file_messages(server, chosen, a, b, columns, options.fail_on_data_loss, held_for),
+            lambda skip: spread(
+                options, server, (a, b), "replay", skip, vhost=server.vhost, bookmark=where, columns=columns,
+                bookmark_not_found="epoch", held_for=held_for, **chosen,
+            ),
+        )  # fmt: skip
+
+    given = 0
+    try:
+        for batch in rows(None if part.held else options.stream):
+            given += batch.num_rows
+            yield batch
+    except PreconditionFailed as lost:
+        if options.fail_on_data_loss or given or part.held:
+            raise  # of what was counted anew Spark asks in another task
+        log.warning("%s: it goes on with those that are left", str(lost).partition("; ")[0])
+        yield from rows(None)
 
 
 def spread(
@@ -313,10 +329,12 @@ def file_records(
 
 
 def file_messages(
-    server: Remote, chosen: dict[str, object], start: int, end: int, columns: list[str], fail_on_data_loss: bool = True
-) -> Iterator[pa.RecordBatch]:
+    server: Remote, chosen: dict[str, object], start: int, end: int, columns: list[str],
+    fail_on_data_loss: bool = True, held_for: str | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Messages of topics; `chosen` as `ReadOptions.replay` gives it."""
-    view, filter = located(server, fail_on_data_loss, vhost=server.vhost, **chosen, **{"from": start, "to": end})
+    asked = {**chosen, "vhost": server.vhost, "held_for": held_for, "from": start, "to": end}
+    view, filter = located(server, fail_on_data_loss, **asked)
     given: Any = {**chosen, "filter": filter}
     given.setdefault("topic", None)
     command = Replay(vhost=server.vhost, columns=tuple(columns), **given)

@@ -307,7 +307,9 @@ class LogStreamReader(StreamReader):
         return {"lsn": self._reported[1], **known}
 
     def _warn(self, lsn: int, answer: Answer) -> None:
-        first = int(answer["first"])
+        first, lost = int(answer["first"]), answer.get("lost")
+        if lost and lsn >= first:
+            log.warning("%s: it goes on with those that are left", lost.partition("; ")[0])
         if lsn < first and not self._told:
             self._told = True
             said = "stream %r goes on at LSN %d: retention has removed what lay from LSN %d on"

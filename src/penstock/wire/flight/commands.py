@@ -119,6 +119,7 @@ class Replay:
     rate_max_gap: int | None = None  # microseconds between two messages, for a rate like `2X`
     stream: str | None = None  # whose place MOST_RECENT is
     id: str | None = None  # the client's own name for it, for `replay_pause`
+    held_for: str | None = None  # the stream that this is a part of: refused where rows went that it did not hold
     rights: Sequence[tuple[str | None, bool | str]] | None = None  # the door's: what of which topics may be read
     select: tuple[str, ...] = ()  # which fields of a JSON body are sent: `-/`, `+/id`
     shown: tuple[str, ...] = ()  # the door's: which fields the user may read, as `select`

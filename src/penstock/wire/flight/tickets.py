@@ -269,7 +269,8 @@ _GET: Mapping[str, _Command] = {
         (
             *_PLACED, text("pattern", most=TEXT_LIMIT), text("bookmark", most=TEXT_LIMIT), _FILTER, _LIMIT,
             names("columns", REPLAY_COLUMNS), text("bookmark_not_found"), flag("follow"), text("rate"),
-            Field("rate_max_gap", "duration"), text("stream"), text("id"), *_TOLD,
+            Field("rate_max_gap", "duration"), text("stream"), text("id"), text("held_for"),
+            *_TOLD,
         ),
         _replay,
     ),
