@@ -20,7 +20,7 @@ from pika.adapters.utils.connection_workflow import AMQPConnectorException
 from pika.exceptions import AMQPError
 
 from forked import Forked, can_fork, of_the_product
-from waiting import Patience
+from waiting import Patience, eventually
 
 START_S, END_S = 60.0, 60.0
 """A machine that does much else takes its time."""
@@ -132,6 +132,10 @@ class LiveServer:
     def output(self) -> str:
         """What all runs have printed."""
         return (self.folder / "output.txt").read_text(errors="replace")
+
+    def hears(self, text: str) -> None:
+        """Wait until some run has printed this: lines are written beside what they tell of, and so after it."""
+        eventually(lambda: text in self.output(), lambda: f"it never said {text!r}:\n{self.output()}")
 
     @property
     def port(self) -> int:

@@ -116,10 +116,6 @@ class TlsServer(LiveServer):
         """Until it holds."""
         eventually(what, lambda: f"{why}:\n{self.output()}", WAIT_S)
 
-    def hears(self, text: str) -> None:
-        """Wait until the server has printed this."""
-        self.wait_for(lambda: text in self.output(), f"the server never said {text!r}")
-
     def looked(self) -> str:
         """What it has printed; it looks at its files again."""
         assert self.process is not None

@@ -9,6 +9,7 @@ import pytest
 
 from forked import penstock as command
 from penstock.testing.process import ServerProcess
+from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
@@ -107,6 +108,7 @@ def test_a_start_and_the_overview_tell_every_setting_with_where_it_came_from(ser
     assert settings["amqp.heartbeat"]["from"] == settings["log.retention.age"]["from"] == "default"
     assert settings["server.data"]["value"] == str(server.data)
     assert settings["server.data"]["from"] == "option --data"
+    eventually(lambda: " is ready: " in server.output())  # the last line, which is written beside the start
     said = server.output()
     assert f"setting server.data = {server.data} (option --data)\n" in said
     lines = said.splitlines()

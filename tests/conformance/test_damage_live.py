@@ -99,6 +99,6 @@ def test_a_flipped_bit_in_a_cold_segment(tmp_path: Path) -> None:
             health = json.load(answer)
         assert (health["status"], health["damaged_batches"]) == ("ok", 1)
         assert target.name in health["damage"][0]
-        assert target.name in server.output(), "the damaged file was never named"
+        server.hears(target.name)
         assert target.read_bytes() == data
         server.stop()

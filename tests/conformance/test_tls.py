@@ -136,7 +136,7 @@ def test_http_shows_the_certificate(server: TlsServer) -> None:
 
 
 def test_the_certificate_that_soon_ends_is_told_at_the_start(server: TlsServer) -> None:
-    assert f"warning: the certificate {server.files.certificate} ends on" in server.output()
+    server.hears(f"warning: the certificate {server.files.certificate} ends on")
 
 
 def test_flight(server: TlsServer, monkeypatch: pytest.MonkeyPatch) -> None:

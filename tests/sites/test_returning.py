@@ -53,7 +53,7 @@ def test_it_waits_no_longer_than_the_settings_say(tmp_path: Path) -> None:
         a.kill()
         b.start()
         assert work(b, 1) == [b"one"]
-        assert "site 'a' has not told in 0.5 s" in b.output()
+        b.hears("site 'a' has not told in 0.5 s")
         assert readiness(b)[0] == 200
 
 

@@ -45,7 +45,7 @@ def test_a_narrowed_point_is_checked_served_and_told(run: Run, tmp_path: Path) -
             f"queue 'q' in vhost '/': its recovery_point is {origin}|{int(lsn) + 1}|, and was epoch: "
             "1 of its 3 messages came before that and have left it; the log keeps them"
         )
-        assert said in server.output().splitlines()
+        server.hears(f"{said}\n")
         method = server.connect().channel().queue_declare("q", passive=True).method
         assert method.message_count == 2
 
