@@ -5,15 +5,16 @@
     with penstock.connect("penstock://localhost") as client:
         client.publish("orders", {"id": 1, "total": 9.5})
 
-Importing this package loads the errors alone; `connect`, `aio` and the classes behind them are loaded when they are
-first used, so that a worker pays for the client and never for the server, pydantic, duckdb or pyspark.
+Importing this package loads the errors alone, and what loads the rest: `connect`, `aio` and the classes behind them are
+loaded when they are first used, so that a worker pays for the client and never for the server, pydantic, duckdb or
+pyspark.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from penstock.client import loaded
 from penstock.errors import (
     AccessRefused,
     DataFolderInUse,
@@ -100,9 +101,7 @@ if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that i
             module_name, inner = _LAZY[name]
         except KeyError:
             raise AttributeError(f"module 'penstock' has no attribute {name!r}") from None
-        module = import_module(module_name)
-        value: object = module if inner is None else getattr(module, inner)
-        globals()[name] = value  # the next access does not come here
+        globals()[name] = value = loaded(module_name, inner)  # the next access does not come here
         return value
 
 

@@ -241,7 +241,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     loaded = set(fresh_python("import penstock; print(*sorted(sys.modules))").split())
     assert not loaded.intersection(HEAVY)
     ours = sorted(name for name in loaded if name.startswith("penstock"))
-    assert ours == ["penstock", "penstock.errors", "penstock.version"]
+    assert ours == ["penstock", "penstock.client", "penstock.errors", "penstock.version"]
 
 
 def test_reading_queue_arguments_loads_no_pydantic() -> None:

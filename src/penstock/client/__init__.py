@@ -5,7 +5,9 @@ Its parts are loaded when they are first asked for: who needs an address needs n
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +53,19 @@ __all__ = [
 ]
 
 
+_loading = RLock()
+"""Of who loads a part.  Python lets a child that was forked meanwhile wait for ever for the thread that had begun."""
+
+os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
+
+
+def loaded(module: str, name: str | None) -> object:
+    """What a module has by that name, the module itself without one; loaded now, if it was not.  A fork waits."""
+    with _loading:
+        found = import_module(module)
+        return found if name is None else getattr(found, name)
+
+
 if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
 
     def __getattr__(name: str) -> object:
@@ -58,8 +73,7 @@ if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that i
             module = _LAZY[name]
         except KeyError:
             raise AttributeError(f"module 'penstock.client' has no attribute {name!r}") from None
-        value: object = getattr(import_module(f"penstock.client.{module}"), name)
-        globals()[name] = value
+        globals()[name] = value = loaded(f"penstock.client.{module}", name)
         return value
 
 

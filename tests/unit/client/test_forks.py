@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from penstock.client import forks
 from penstock.client.link import Link
 from penstock.client.urls import parse_url
@@ -164,3 +166,41 @@ def test_a_fork_waits_for_who_ends_a_connection() -> None:
     thread.join()
     real.close()
     assert done == ["ended", "forked"]
+
+
+LOADING = """if True:
+    import os, signal, sys, threading
+
+    began, forking = threading.Event(), threading.Event()
+
+    class Slow:
+        @staticmethod
+        def find_spec(name, path, target=None):
+            if name == "penstock.client.client":
+                began.set()
+                assert forking.wait(20)
+
+    def load():
+        {words}
+
+    sys.meta_path.insert(0, Slow)
+    import penstock
+    os.register_at_fork(before=forking.set)
+    thread = threading.Thread(target=load)
+    thread.start()
+    assert began.wait(20)
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        load()
+        os._exit(0)
+    thread.join()
+    print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.parametrize("words", ["penstock.connect", "from penstock.client import Client"])
+def test_a_fork_waits_for_who_loads_the_client_in_another_thread(words: str) -> None:
+    """The child waited for ever for a thread that it does not have: so Python does at half a module."""
+    program = [sys.executable, "-c", LOADING.format(words=words)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["0"], done.stderr
