@@ -77,6 +77,30 @@ def test_a_stream_of_a_pattern_belongs_to_who_opened_it() -> None:
             client.close()
 
 
+def test_who_has_lost_the_right_to_a_stream_is_told_so_where_it_is_his() -> None:
+    """Who may not know that it is there is told what he is of one that is not."""
+    with broker_of({"name": "q"}) as broker:
+        http = Http(broker)
+
+        def permit(read: str) -> None:
+            for name in ("ann", "bob"):
+                rights = {"configure": "", "write": "", "read": read}
+                http.do("PUT", f"permissions/%2F/{name}", rights, 201 if read else 204)
+
+        for name in ("ann", "bob"):
+            http.do("PUT", f"users/{name}", {"password": name, "tags": ""}, 201)
+        permit(".*")
+        with client_of(broker, "ann") as ann, client_of(broker, "bob") as bob:
+            ann.action("stream_open", stream="s", pattern=".*")
+            bob.action("stream_open", stream="t", queue="q")
+            permit("")
+            with pytest.raises(AccessRefused, match="topics of exchange '' in vhost '/' refused for user 'ann'"):
+                ann.action("stream_lag", with_vhost=False, stream="s")
+            for client, stream in ((ann, "t"), (bob, "s"), (bob, "t"), (bob, "gone")):
+                with pytest.raises(NotFound, match=f"no stream '{stream}', or none that this user may read"):
+                    client.action("stream_lag", with_vhost=False, stream=stream)
+
+
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_stream_of_changes_is_nobody_elses_when_it_is_opened_again_or_its_queue_is_gone(
     gone: bool,

@@ -68,7 +68,7 @@ class StreamTable:
         if state is None:
             if name in self.gone:
                 raise NotFound(f"stream '{name}' ended with its queue '{self.gone[name]}', which was deleted")
-            raise NotFound(f"no stream '{name}'")
+            raise unknown(name)
         return state
 
     def fenced(self, name: str, epoch: int, mode: str) -> StreamState:
@@ -98,11 +98,16 @@ class StreamTable:
         return chunks_of(state.plans[batch])
 
 
+def unknown(name: str) -> NotFound:
+    """The error for a stream that is not there, and the same for one that somebody may not read."""
+    return NotFound(f"no stream '{name}', or none that this user may read")
+
+
 def elsewhere(state: StreamState) -> str:
     """Why a checkpoint names a batch that was never planned, and what to do."""
     return (
         "the checkpoint belongs to another stream, another server or an earlier queue of this name; delete it to "
-        f"go on at {state.floor + 1}"
+        f"go on at {state.floor + 1}; a pipeline's is begun anew with penstock pipeline reset"
     )
 
 
@@ -388,7 +393,8 @@ class Changes:
         if start > state.planned or start + 1 not in state.plans:
             raise PreconditionFailed(
                 f"the checkpoint of stream '{name}' is at batch {start}, the stream at {state.planned}: one of them is "
-                "an old copy; delete the checkpoint to count everything anew"
+                "an old copy; delete the checkpoint to count everything anew; "
+                "a pipeline's is begun anew with penstock pipeline reset"
             )
         return start + 2
 

@@ -17,6 +17,7 @@ from penstock.core.publishing.published import read_traits
 from penstock.core.queue.queue import Queue
 from penstock.core.sow.holding import Sow as Keyed
 from penstock.core.sow.select import order_of, parse_order
+from penstock.core.streams.stream_table import unknown
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, Unavailable
 from penstock.expr import Filter, parse, tree
 from penstock.expr.context import RECORDS, Group
@@ -317,7 +318,7 @@ class Gatekeeper:
         What one of several topics has read, others may not read: so it belongs to who opened it.  One of changes is of
         a queue's name, whether that is there or not.
 
-        NotFound for one that the user may not read, as for one that is not there.
+        NotFound for one that the user may not read, as for one that is not there; who has opened it knows that it is.
         """
 
         def look(core: Core) -> tuple[StreamState | None, Queue | None]:
@@ -347,7 +348,9 @@ class Gatekeeper:
                 ):
                     raise refused("read", f"topics of exchange '{exchange}' in vhost '{vhost}'", rights.user)
         except AccessRefused:
-            raise NotFound(f"no stream '{stream}'") from None
+            if state.owner == caller.user:
+                raise
+            raise unknown(stream) from None
 
     def _enter(self, caller: Caller, vhost: str) -> None:
         open_vhost(caller.who, vhost, None, self._vhosts)

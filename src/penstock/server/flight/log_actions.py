@@ -204,7 +204,8 @@ class Locating:
         why = self._why_not(caller, read)
         first = self._engine.past.first_lsn
         if why is None and start < first and fail_on_data_loss:
-            why = f"the log's files begin at LSN {first}, and the range at {start}"
+            left = "set failOnDataLoss to false to read what is left of it"
+            why = f"the log's files begin at LSN {first}, and the range at {start}; {left}"
         if filter is not None:
             core, call = self._engine.core, self._handover.call
             instance, kind = call(lambda: (core.instance, type_of(core, read)), caller.gone, durable=False)

@@ -142,7 +142,7 @@ def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, com
     if found < wanted and not history.gone():
         raise NotFound(
             f"stream {command.stream!r} batch {command.batch}: the log holds {found} of {wanted} messages; "
-            "retention has passed the others"
+            "retention has passed the others: set failOnDataLoss to false to go on without them"
         )
 
 

@@ -258,7 +258,8 @@ def _content(
     if found < len(lsns) and options.fail_on_data_loss:
         raise NotFound(
             f"{options.what}: the log gives {found} of the {len(lsns)} messages that were there when the read was "
-            "planned; retention has passed the others, or this user may not read their topics"
+            "planned; retention has passed the others, or this user may not read their topics: set failOnDataLoss to "
+            "false to read without them"
         )
 
 

@@ -61,6 +61,9 @@ class RefusedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # typ
     initialOffset = latestOffset = partitions = read = _refuse  # noqa: N815  # pyright: ignore[reportAssignmentType]
 
 
+ANEW = "begin with a new one, a pipeline with penstock pipeline reset"
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark is untyped here
     """What all modes share: the opened stream, its limits, and the backlog."""
 
@@ -111,20 +114,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if offset.get("reads", reads) != reads:
             raise PreconditionFailed(
                 f"{checkpoint} belongs to a query that reads {offset['reads']}, and this one reads {reads}, of which "
-                "it would pass over what lies before; put the right one there, or begin with a new one"
+                f"it would pass over what lies before; put the right one there, or {ANEW}"
             )
         if name not in offset or offset.get("stream", self.stream) != self.stream:
             raise PreconditionFailed(
                 f"the checkpoint is at {json.dumps(offset)}, which is no place of stream {self.stream!r} in mode "
-                f"{self.mode}: it belongs to a query that reads something else; put the right one there, or begin "
-                "with a new one"
+                f"{self.mode}: it belongs to a query that reads something else; put the right one there, or {ANEW}"
             )
         self.opened()
         if int(offset.get("origin", self.origin)) != self.origin:
             raise PreconditionFailed(
                 f"{checkpoint} is at {name.replace('lsn', 'LSN')} {offset[name]} of log {offset['origin']}, and this "
-                f"server has log {self.origin}: it is another server, or was restored from a backup; begin with a new "
-                "checkpoint"
+                f"server has log {self.origin}: it is another server, or was restored from a backup; {ANEW}"
             )
         return int(offset[name])
 
