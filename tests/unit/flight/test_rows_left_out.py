@@ -18,7 +18,7 @@ import penstock
 from conformance.test_log_streams import Reader
 from flight_house import FlightHouse
 from penstock.config.vhost_sections import EntitlementSection
-from penstock.errors import NotFound, PreconditionFailed
+from penstock.errors import Fenced, NotFound, PreconditionFailed
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight import followed
 from penstock.server.flight.calls import Caller
@@ -26,7 +26,7 @@ from penstock.server.people.access import Who
 from penstock.spark.options import read_options
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.fetching import fetch
-from penstock.spark.reading.parts import ReplayPart
+from penstock.spark.reading.parts import PlanPart, ReplayPart
 from penstock.spark.remote import Remote, Where
 from penstock.wire.flight.tickets import command
 
@@ -67,8 +67,9 @@ def lapsed(house: FlightHouse, ahead: int = 2 * HOUR) -> int:
     return house.thin()
 
 
-def lsns(house: FlightHouse, part: ReplayPart, **options: str) -> list[int]:
-    given = read_options({"url": house.url, "topic": "t", "mode": "log", "stream": "s", **options})
+def lsns(house: FlightHouse, part: ReplayPart | PlanPart, **options: str) -> list[int]:
+    reads = {"topic": "t", "mode": "log"} if isinstance(part, ReplayPart) else {"queue": "t", "mode": "queue"}
+    given = read_options({"url": house.url, "stream": "s", **reads, **options})
     rows = fetch(given, layout(given, COLUMNS, None), part)
     return [lsn for batch in rows for lsn in batch.column(0).to_pylist()]
 
@@ -131,6 +132,21 @@ def test_tasks_that_read_are_the_streams_readers(client: penstock.Client, house:
         assert not lapsed(house, HOUR - 60_000_000)
         assert len(lsns(house, part, direct=direct)) == 12
     assert lapsed(house)
+
+
+def test_tasks_of_a_stream_of_a_queue(client: penstock.Client, house: FlightHouse) -> None:
+    """They are its readers, too; of what went back to the queue they are told, and are not given nothing."""
+    client.publish("t", BODY)
+    opened = client.action("stream_open", stream="s", queue="t", abandon_after="1h")
+    planned = client.action("plan", stream="s", epoch=opened["epoch"], start=0)
+    part = PlanPart("s", planned["batch"], 0, 1, planned["revision"], epoch=opened["epoch"])
+    for _ in range(3):
+        assert len(lsns(house, part)) == 1
+        lapsed(house, HOUR - 60_000_000)
+    lapsed(house)
+    with pytest.raises(Fenced, match="stream 's' is now read under epoch 2; epoch 1 is over"):
+        lsns(house, part)
+    assert client.queue("t")["ready"] == 1
 
 
 @pytest.mark.parametrize("direct", ["true", "false"])

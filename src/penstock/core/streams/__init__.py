@@ -100,11 +100,11 @@ class Poison:
         """The messages of a batch, for a reader who was told a revision and who says whose batch it is.
 
         Errors: NotFound when it is not known; Fenced instead for an older epoch, whose batch another reader has left
-        behind, and when it was narrowed since; PreconditionFailed when it would be a batch of its query that was
-        another batch of the stream before.
+        behind or whose messages went back to the queue, and when it was narrowed since; PreconditionFailed when it
+        would be a batch of its query that was another batch of the stream before.
         """
         state = self._streams.state(name)
-        if epoch is not None and batch not in state.plans:
+        if epoch is not None and not state.plans.get(batch):
             self._streams.fenced(name, epoch, state.mode)
         chunks = self._streams.batch(name, batch)
         if (link is not None or revision is not None) and batch == state.planned > state.floor:

@@ -147,6 +147,11 @@ class Keeping:
         if state.abandoned or (state.abandon_after and now.wall - state.read >= state.abandon_after // MARKS):
             self._streams.write(Kind.STREAM_READ, name, state, {"time": now.wall})
 
+    def part(self, now: Now, name: str, state: StreamState) -> None:
+        """A part of a batch is read, and so is its stream: nobody plans meanwhile, however long that takes."""
+        if not state.released or (state.abandoned and state.mode == "log"):  # else it is for who opens it again
+            self.read(self._streams.outbox.at(now), name, state)
+
     def last_read(self, name: str, state: StreamState) -> int:
         """Microseconds since the epoch; 0: it is not known."""
         return max(self._seen.get(name, 0), state.read)
@@ -279,15 +284,11 @@ class Ranges:
         return Range(batch, parts, state.asked_for(batch))
 
     def part(self, now: Now, name: str, start: int) -> bool:
-        """A part of a planned range is read, from this LSN on: whether the log was kept for the stream from there on.
-
-        Whoever reads a part reads the stream: nobody plans meanwhile, however long it takes.
-        """
+        """A part of a planned range is read: whether the log was kept for its stream from this LSN on."""
         state = self._streams.states.get(name)
         if state is None or state.mode != "log" or name in self._streams.stopped:
             return False
-        if state.abandoned or not state.released:
-            self._streams.keeping.read(self._outbox.at(now), name, state)
+        self._streams.keeping.part(now, name, state)
         return state.has_held(start)
 
     def plan(self, now: Now, name: str, epoch: int, parts: Sequence[tuple[int, int]]) -> Range:

@@ -73,10 +73,10 @@ from penstock.wire.flight.tickets import command
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.streams import Streams
     from penstock.core.view_groups import View
     from penstock.records.chunks import Chunk
     from penstock.server.bulk.relay import Relay
+    from penstock.server.engine import Engine
     from penstock.server.flight.gatekeeper import Gatekeeper
     from penstock.server.flight.handover import Answer, Handover
     from penstock.server.sql.queries import Queries
@@ -304,10 +304,13 @@ class EventOutlet(Outlet[list[Event]]):
         )
 
 
-def read_batch(streams: Streams, command: Plan) -> tuple[Chunk, ...]:
-    """Positions of a planned batch; on the loop.  Errors as `Streams.read`."""
+def read_batch(engine: Engine, command: Plan) -> tuple[Chunk, ...]:
+    """Positions of a planned batch; on the loop.  Errors as `Poison.read`."""
+    streams, name = engine.core.streams, command.stream
     link = None if command.query is None else Link(command.batch, command.query, command.query_batch, command.epoch)
-    return streams.poison.read(command.stream, command.batch, command.revision, link, command.epoch)
+    chunks = streams.poison.read(name, command.batch, command.revision, link, command.epoch)
+    streams.keeping.part(engine.now(), name, streams.state(name))
+    return chunks
 
 
 class _Reading(NamedTuple):
@@ -407,7 +410,7 @@ class Reads:
             case Sql():
                 return self.queries.run(caller, wanted.vhost, wanted.statement)
             case Plan():
-                chunks = self._handover.call(partial(read_batch, self._engine.core.streams, wanted), how.gone)
+                chunks = self._handover.call(partial(read_batch, self._engine, wanted), how.gone)
                 there = how.large(lambda relay: relay.planned(wanted, chunks, how.gone))
                 return there or planned(wanted, chunks, self._engine.log, how.history)
 
