@@ -173,17 +173,23 @@ def test_whoever_takes_all_descriptors_during_a_start_does_not_end_it(
             "a file may have 1 MiB, and one of the log needs 512 MiB, twice log.segment: raise",
         ),
         ("FSIZE", (512 << 20) - 1, "raise the hard limit (ulimit -f, LimitFSIZE=), or lower log.segment"),
+        (
+            "FSIZE of a small segment",
+            8 << 20,
+            "a file may have 8 MiB, and one of the log needs 16 MiB, for its reserve:",
+        ),
     ],
 )
 def test_too_little_of_what_a_server_needs_is_refused_in_a_sentence(
     tmp_path: Path, limit: str, value: int, said: str
 ) -> None:
     """Before anything is begun: none of the doors' processes says anything of its own."""
-    limit = f"resource.setrlimit(resource.RLIMIT_{limit}, ({value}, {value}))"
+    small = {"PENSTOCK_LOG__SEGMENT": "1MiB"} if "small" in limit else {}
+    limit = f"resource.setrlimit(resource.RLIMIT_{limit.split()[0]}, ({value}, {value}))"
     command = f"import resource; {limit}; from penstock.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", command, "serve", "--data", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE), **small}, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert said in done.stderr

@@ -100,7 +100,7 @@ class Log(Committing):
         try:
             mend(self.recovery)
         except OSError as error:
-            if not (out_of_space(error) and self.room.give_reserve()):
+            if not (out_of_space(error) and self.room.give_reserve(error)):
                 raise
             mend(self.recovery)
         self._warn()

@@ -24,7 +24,7 @@ _BULK = 1 << 18
 """Commits of this size pay for their own blocks: zeros below them would only write everything twice."""
 NOT_LENT = 4
 """The part of the reserve that work which frees more leaves to the acks: one in so many."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def out_of_space(error: OSError) -> bool:
@@ -42,6 +42,7 @@ class Room:
         self._ahead = ahead
         self._reserve = reserve
         self._low_space = low_space
+        self._stuck = False  # its file may grow no more, whatever is free: the limit of the size of files
         self._held = 0  # bytes in the reserve file
         self._file: File | None = None
         self._zeroed = 0  # end of what was written at least once
@@ -81,9 +82,11 @@ class Room:
         if self._zeroed < offset + self._ahead - min(_SMALL_STEP, self._ahead // 2):
             self._want()
 
-    def give_reserve(self) -> bool:
-        """Free the reserve for a write that found the disk full.  False when there is none left."""
-        self.full = True
+    def give_reserve(self, error: OSError) -> bool:
+        """Free the reserve for a write that found the disk full.  False when there is none left, or it is of no use."""
+        self._note(error)
+        if self._stuck:
+            return False
         with self._reserving:
             if not self._held:
                 return False
@@ -102,6 +105,11 @@ class Room:
 
     def why_full(self) -> str:
         """What is free, and from where on publishes are taken again.  Any thread."""
+        if self._stuck:
+            limit = "the limit of the size of files (ulimit -f, LimitFSIZE=)"
+            return (
+                f"the log has no room: {limit} lets its file grow no more; publishes are taken again once it is raised"
+            )
         free, wanted = self._disk.free(), self.least
         more = f", {format_size(wanted - free)} more" if wanted > free else ""
         return (
@@ -133,7 +141,7 @@ class Room:
         wanted = self._low_space + (self._reserve - self._held)
         if self._disk.free() < wanted:
             self.full = self.full or bool(self._low_space)
-        elif self.full and self._fill_reserve():
+        elif self.full and self._grows() and self._fill_reserve():
             self.full = False
             self._want()
 
@@ -193,9 +201,25 @@ class Room:
 
     def _fail(self, error: OSError) -> None:
         if out_of_space(error):
-            self.full = True
+            self._note(error)
         else:
             self.failure = error
+
+    def _note(self, error: OSError) -> None:
+        """There is no room."""
+        self.full, self._stuck = True, self._stuck or error.errno == errno.EFBIG
+
+    def _grows(self) -> bool:
+        """Whether the log's file may grow, again if it could not."""
+        try:
+            with self._lock:
+                if self._stuck and self._file is not None:
+                    self._file.pwrite(_ZEROS, self._zeroed)
+                    self._zeroed += len(_ZEROS)
+                self._stuck = False
+        except OSError as error:
+            self._fail(error)
+        return not self._stuck
 
     def _fill_reserve(self) -> bool:
         """Make the reserve whole.  False when there is no space for it."""
@@ -217,6 +241,6 @@ class Room:
             if not out_of_space(error):
                 raise
             self._held = 1  # what there is of the file can still be given up
-            self.full = True
+            self._note(error)
             return False
         return True

@@ -299,7 +299,7 @@ class Appender:
         """Free the reserve for a write that found the disk full; raises what stands in the way of writing again."""
         if not out_of_space(error):
             raise error
-        if not self._room.give_reserve():
+        if not self._room.give_reserve(error):
             raise NoRoom(error.errno, error.strerror) from error
 
     def _roll(self, first: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from penstock.log.room import RESERVE
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import LogSettings
+from penstock.server.base.allowed import FILE_LEAST
 from sim.logkit import SMALL, FakeClock, commit, content, messages, note, opened
 
 ROOMY = replace(SMALL, ahead=8_000, reserve=6_000)
@@ -137,6 +138,29 @@ def test_an_error_ahead_of_the_log_breaks_it() -> None:
     assert log.broken
 
 
+def test_a_file_that_may_grow_no_more_is_a_full_disk_until_it_may() -> None:
+    """The limit of the size of files: the log broke, and took neither publishes nor acks until a restart."""
+    disk, clock = SimDisk(), FakeClock()
+    log = opened(disk, ROOMY, clock)
+    commit(log, messages(1, b"x"))
+    disk.fail_next("write", after=1, error=errno.EFBIG)
+    commit(log, messages(2, b"x" * 5_000))  # the batch is written; the zeros after it are not
+    assert log.room.full
+    assert "the limit of the size of files (ulimit -f, LimitFSIZE=) lets its file grow no more" in log.room.why_full()
+    commit(log, note(3, b"ack"))
+    disk.fail_next("write", error=errno.EFBIG)
+    for full in (True, False):
+        clock.pass_by(2_000_000)
+        log.tick()
+        assert log.room.full is full
+    assert RESERVE in disk.files(), "which is of no use there"
+    assert not log.broken
+    commit(log, messages(4, b"again"))
+    disk.crash()
+    assert content(opened(disk, ROOMY))[-1] == (4, b"again")
+
+
 def test_the_defaults_hold_room_for_acks() -> None:
     assert LogSettings().reserve > 0
     assert LogSettings().ahead > 0
+    assert max(LogSettings().reserve, LogSettings().ahead * 2) <= FILE_LEAST, "of a file that a server needs"

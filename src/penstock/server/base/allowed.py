@@ -136,8 +136,9 @@ def _word(path: Path) -> str:
 DESCRIPTORS_LEAST = 48
 """With fewer a server has no room for its own files and a few clients."""
 
-SEGMENTS = 2
-"""A segment goes beyond its size by what is written at once, and on a full disk by more."""
+SEGMENTS, FILE_LEAST = 2, 16 << 20
+"""A segment goes beyond its size by what is written at once, and on a full disk by more; the log's reserve is one file
+of so many bytes, and so much is an empty segment with the zeros that are written ahead."""
 
 
 def check_allowed(segment: int) -> None:
@@ -152,10 +153,11 @@ def check_allowed(segment: int) -> None:
             "the hard limit (ulimit -n, LimitNOFILE=)"
         )
     _, size = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if size != resource.RLIM_INFINITY and size < SEGMENTS * segment:
+    if size != resource.RLIM_INFINITY and size < (wanted := max(FILE_LEAST, SEGMENTS * segment)):
+        lower = "twice log.segment: {}, or lower log.segment" if wanted > FILE_LEAST else "for its reserve: {}"
+        told = lower.format("raise the hard limit (ulimit -f, LimitFSIZE=)")
         raise SettingsError(
-            f"a file may have {format_size(size)}, and one of the log needs {format_size(SEGMENTS * segment)}, twice "
-            "log.segment: raise the hard limit (ulimit -f, LimitFSIZE=), or lower log.segment"
+            f"a file may have {format_size(size)}, and one of the log needs {format_size(wanted)}, {told}"
         )
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
