@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.errors import PreconditionFailed
 from penstock.units import until_of
@@ -80,6 +80,47 @@ def attended(call: Callable[[], T]) -> T:
         return made.result()
     finally:
         del made  # else an error, which knows this call, would keep itself and the call until it is looked for
+
+
+class Once(Generic[T]):
+    """What is made at its first use, by one thread, for all who wait for it, though who asked first is cancelled.
+
+    A lock of asyncio belongs to the loop in which somebody first waited for it, and a program may have several: one
+    after another by `asyncio.run`, or one in each thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._coming: Future[T] | None = None
+
+    @property
+    def made(self) -> T | None:
+        """It, where it is there."""
+        coming = self._coming
+        return coming.result() if coming is not None and coming.done() and coming.exception() is None else None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """It, which `make` makes; waits for who makes it, so never in the thread of an event loop.
+
+        What `make` raises those are told who wait; the next who asks tries anew.
+        """
+        with self._lock:
+            coming, first = self._coming, self._coming is None
+            if coming is None:
+                coming = self._coming = Future[T]()
+        try:
+            if first:
+                self._fill(coming, make)
+            return coming.result()
+        finally:
+            del coming  # as in `attended`
+
+    def _fill(self, coming: Future[T], make: Callable[[], T]) -> None:
+        try:
+            coming.set_result(make())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+            self._coming = None
+            coming.set_exception(error)
 
 
 def _make(asked: _Asked) -> None:

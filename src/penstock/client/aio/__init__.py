@@ -33,6 +33,7 @@ from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
 from penstock.client.results import RESULTS
 from penstock.client.urls import Address
+from penstock.client.waiting import Once
 from penstock.errors import NotFound, Unavailable
 from penstock.units import Duration, seconds_of
 
@@ -66,10 +67,7 @@ def _replayed(
     """A method of the blocking client that gives a replay."""
 
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
-        async def start() -> blocking_replaying.Replay:
-            return method(await self.blocking(), *args, **kwargs)  # it asks the server with its first message
-
-        return Replay(start)
+        return Replay(lambda: method(self.connected(), *args, **kwargs))  # it asks with its first message
 
     call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
@@ -100,11 +98,7 @@ def _consumed(
     @wraps(plain)
     def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> Consumer[B]:
         signature.bind(self, *args, **kwargs)  # what it does not take is told at once
-
-        async def start() -> blocking_consumer.Consumer[B]:
-            return await self.run(partial(method, await self.blocking(), *args, **kwargs))
-
-        return Consumer(start)
+        return Consumer(lambda: method(self.connected(), *args, **kwargs))
 
     return call
 
@@ -115,13 +109,13 @@ class Client(OfThisProcess):
 
     def __init__(self, open_: Callable[[], blocking.Client]) -> None:
         self._open = open_
-        self._client: blocking.Client | None = None
+        self._opening = Once[blocking.Client]()
         self._closed = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
-        self._opening = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(not connected)" if self._client is None else repr(self._client)
+        client = None if self._closed else self._opening.made
+        return f"{type(self).__name__}(not connected)" if client is None else repr(client)
 
     delete = _awaited(blocking.Client.delete)
     declare = _awaited(blocking.Client.declare)
@@ -246,19 +240,30 @@ class Client(OfThisProcess):
         """The result of `work` in a thread of this client."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, tracing.bound(work))
 
+    def connected(self) -> blocking.Client:
+        """The blocking client within, in a thread that may wait for it.  Unavailable once this is closed."""
+        if self._closed:
+            raise Unavailable("the connection is closed")
+        return self._opening.get(self._connect)
+
+    def _connect(self) -> blocking.Client:
+        client = self._open()
+        if self._closed:  # meanwhile
+            client.close()
+            raise Unavailable("the connection is closed")
+        return client
+
     async def blocking(self) -> blocking.Client:
         """The blocking client within, connected.  Unavailable once this is closed."""
-        async with self._opening:
-            if self._closed:
-                raise Unavailable("the connection is closed")
-            if self._client is None:
-                self._client = await self.run(self._open)
-            return self._client
+        if self._closed:
+            raise Unavailable("the connection is closed")
+        client = self._opening.made
+        return await self.run(self.connected) if client is None else client
 
     async def close(self) -> None:
         """Close the consumers, which waits until what they settled is durable, then the connection."""
         self._closed = True
-        client, self._client = self._client, None
+        client = self._opening.made
         if client is not None:
             await asyncio.get_running_loop().run_in_executor(None, client.close)
         self._pool.shutdown(wait=False)

@@ -27,6 +27,7 @@ from penstock.client.arguments import arguments_checked
 from penstock.client.batches import RowNumbers
 from penstock.client.forks import OfThisProcess
 from penstock.client.messages import B, Following, Values
+from penstock.client.waiting import Once
 from penstock.errors import Unavailable
 from penstock.units import Duration, left_of
 
@@ -171,12 +172,12 @@ Item = TypeVar("Item")
 class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
     """An async iterator of items, made of what a blocking one finds."""
 
-    def __init__(self, start: Callable[[], Awaitable[Blocking]], name: str) -> None:
-        """start: opens the blocking one.  name: of the threads."""
+    def __init__(self, start: Callable[[], Blocking], name: str) -> None:
+        """start: opens the blocking one, in a thread.  name: of the threads."""
         self._start = start
         self._pool = Threads(2, name)
         self._opened: Blocking | None = None
-        self._opening = asyncio.Lock()
+        self._opening = Once[Blocking]()
         self._turn = asyncio.Lock()
         self._coming: asyncio.Future[Found | None] | None = None  # a thread waits for it; None: none does
         self._entered = False
@@ -187,14 +188,20 @@ class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
         running = asyncio.get_running_loop().run_in_executor(pool, tracing.bound(work))
         return await asyncio.shield(running)  # a settle that was begun is done, whatever becomes of who waits for it
 
+    def _begin(self) -> Blocking:
+        opened = self._start()
+        self._opened = opened
+        if self._closed:
+            opened.close()
+        return opened
+
     async def _open(self) -> Blocking:
-        if self._opened is None:
-            async with self._opening:
-                if self._closed:
-                    raise Unavailable("this was closed before it was opened")
-                if self._opened is None:
-                    self._opened = await self._start()
-        return self._opened
+        if self._opened is not None:
+            return self._opened
+        opened = None if self._closed else await self._run(partial(self._opening.get, self._begin))
+        if opened is None or self._closed:
+            raise Unavailable("this was closed before it was opened")
+        return opened
 
     @property
     def _idle(self) -> bool:
@@ -268,7 +275,7 @@ class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
 class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Generic[B]):
     """An async iterator of messages.  Made by `Client.consume`."""
 
-    def __init__(self, start: Callable[[], Awaitable[consumer.Consumer[B]]]) -> None:
+    def __init__(self, start: Callable[[], consumer.Consumer[B]]) -> None:
         super().__init__(start, "penstock-aio-consumer")
 
     async def take(self, timeout: Duration | None = None) -> Message[B] | None:  # noqa: ASYNC109 - same name as in `Consumer`
@@ -351,7 +358,7 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
 class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
     """An async iterator of the messages of topics.  Made by `Client.replay`."""
 
-    def __init__(self, start: Callable[[], Awaitable[replay.Replay]]) -> None:
+    def __init__(self, start: Callable[[], replay.Replay]) -> None:
         super().__init__(start, "penstock-aio-replay")
 
     @property
