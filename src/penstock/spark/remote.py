@@ -38,6 +38,9 @@ from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
 
+Again = Callable[[bool], None]
+"""Raises where rows may not be counted; told whether another server answers now."""
+
 ACTION_TIMEOUT_S = 600.0
 """An action may wait for the sync of a large batch."""
 
@@ -113,16 +116,23 @@ class Remote:
         """The schema of a DoGet, without its rows."""
         return self._again(lambda: self._line.link().schema(command(operation, **fields)))
 
-    def rows(self, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, operation: str, skip: int = 0, again: Again | None = None, /, **fields: object
+    ) -> Iterator[pa.RecordBatch]:
         """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke.
 
         skip: so many rows are left out at the beginning.
+        again: refuses what is not the same any more, before rows that came are left out by their number.
         """
         ticket = command(operation, **fields)
-        given = skip
+        given, before = skip, None
         tries = self._tries()
         while True:
             try:
+                here = self._line.link().address
+                if given and again is not None:
+                    again(before not in (None, here))
+                before = here
                 for batch in self._stream(ticket, given):
                     given += batch.num_rows
                     tries.reset()

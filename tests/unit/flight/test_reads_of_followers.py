@@ -37,7 +37,9 @@ class Leader:
         assert (name, fields) == ("position", {})
         return {"whole_from": self.whole_from}
 
-    def rows(self, operation: str, skip: int = 0, /, **fields: object) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self, operation: str, skip: int = 0, again: object = None, /, **fields: object
+    ) -> Iterator[pa.RecordBatch]:
         self.skipped.append(skip)
         yield batch(0 if self.whole_from == 0 else 2, ROWS).slice(skip)
 

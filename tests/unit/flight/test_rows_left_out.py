@@ -18,7 +18,7 @@ import penstock
 from conformance.test_log_streams import Reader
 from flight_house import FlightHouse
 from penstock.config.vhost_sections import EntitlementSection
-from penstock.errors import Fenced, NotFound, PreconditionFailed
+from penstock.errors import Fenced, NotFound, PreconditionFailed, Unavailable
 from penstock.server.bulk.process import Bulk
 from penstock.server.flight import followed
 from penstock.server.flight.calls import Caller
@@ -26,7 +26,7 @@ from penstock.server.people.access import Who
 from penstock.spark.options import read_options
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.fetching import fetch
-from penstock.spark.reading.parts import PlanPart, ReplayPart
+from penstock.spark.reading.parts import LogPart, PlanPart, ReplayPart
 from penstock.spark.remote import Remote, Where
 from penstock.wire.flight.tickets import command
 
@@ -67,9 +67,11 @@ def lapsed(house: FlightHouse, ahead: int = 2 * HOUR) -> int:
     return house.thin()
 
 
-def lsns(house: FlightHouse, part: ReplayPart | PlanPart, **options: str) -> list[int]:
-    reads = {"topic": "t", "mode": "log"} if isinstance(part, ReplayPart) else {"queue": "t", "mode": "queue"}
-    given = read_options({"url": house.url, "stream": "s", **reads, **options})
+def lsns(house: FlightHouse, part: ReplayPart | LogPart | PlanPart, **options: str) -> list[int]:
+    reads = {"topic": "t"} if isinstance(part, ReplayPart) else {"queue": "t"}
+    reads |= {"stream": "s", "mode": "queue" if "queue" in reads else "log"} if not getattr(part, "held", "") else {}
+    reads = {"log": "true"} if isinstance(part, LogPart) else reads
+    given = read_options({"url": house.url, **reads, **options})
     rows = fetch(given, layout(given, COLUMNS, None), part)
     return [lsn for batch in rows for lsn in batch.column(0).to_pylist()]
 
@@ -132,6 +134,38 @@ def test_tasks_that_read_are_the_streams_readers(client: penstock.Client, house:
         assert not lapsed(house, HOUR - 60_000_000)
         assert len(lsns(house, part, direct=direct)) == 12
     assert lapsed(house)
+
+
+@pytest.mark.parametrize("failing", ["true", "false"])
+@pytest.mark.parametrize("kind", ["topic", "log", "stream", "moved"])
+def test_a_broken_answer_is_not_taken_up_by_count_where_rows_went(
+    client: penstock.Client, house: FlightHouse, kind: str, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came is skipped by its number, which says nothing where others answer: the task is run again."""
+    reader = Reader(client, topic="t", abandon_after="1h")
+    at = reader.begin()
+    fill(client)
+    planned = part_of(reader.plan(at))
+    part = {
+        "topic": ReplayPart(planned.origin, planned.start, planned.end, held="mine"),
+        "log": LogPart(planned.start, planned.end, "mine"),
+    }.get(kind, planned)
+    stream = Remote._stream
+
+    def broken(server: Remote, ticket: bytes, skip: int) -> Iterator[pa.RecordBatch]:
+        """Of the first answer some rows come; meanwhile rows go, or another server has fewer."""
+        monkeypatch.setattr(Remote, "_stream", stream)
+        yield next(iter(stream(server, ticket, skip))).slice(0, 3)
+        if kind == "moved":
+            monkeypatch.setattr(server, "close", lambda: setattr(server._line.link(), "address", "another"))
+            monkeypatch.setattr(server, "act", lambda *_, **__: {"whole_from": planned.end})
+        else:
+            assert lapsed(house)
+        raise Unavailable("it broke")
+
+    monkeypatch.setattr(Remote, "_stream", broken)
+    with pytest.raises(PreconditionFailed, match=r"read it again|nobody held for it"):
+        lsns(house, part, direct="false", failOnDataLoss=failing)
 
 
 def test_tasks_of_a_stream_of_a_queue(client: penstock.Client, house: FlightHouse) -> None:

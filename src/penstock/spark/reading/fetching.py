@@ -44,7 +44,7 @@ from penstock.spark.reading.parts import (
     RowsPart,
 )
 from penstock.spark.record_batches import batch_of, by_name, column, values
-from penstock.spark.remote import Remote, behind, followers, has_every_row, remote
+from penstock.spark.remote import Again, Remote, behind, followers, has_every_row, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 
@@ -94,13 +94,36 @@ def _parsed(
 
 def keep(server: Remote, options: ReadOptions, held: str, start: int) -> None:
     """Have the log kept from `start` on.  PreconditionFailed when something of it may have gone meanwhile."""
-    told = server.act("hold", read=held, start=start)
-    if options.fail_on_data_loss and not told["kept"] and start < max(int(told["first"]), int(told["floor"])):
+    upto = _passed(server, held, start)
+    if upto and options.fail_on_data_loss:
         raise PreconditionFailed(
             f"{options.what}: a part of this read begins at LSN {start}, the server has kept it no longer since the "
-            f"read was planned, and retention has come to LSN {max(int(told['first']), int(told['floor']))}; plan it "
-            "anew with a new load(), or set failOnDataLoss to false"
+            f"read was planned, and retention has come to LSN {upto}; plan it anew with a new load(), or set "
+            "failOnDataLoss to false"
         )
+
+
+def _passed(server: Remote, held: str, start: int) -> int:
+    """Have the log kept from `start` on; how far retention may have come while it was not, 0 where no row has gone."""
+    told = server.act("hold", read=held, start=start)
+    upto = max(int(told["first"]), int(told["floor"]))
+    return 0 if told["kept"] or start >= upto else upto
+
+
+def _counted(server: Remote, options: ReadOptions, part: LogPart | ReplayPart) -> Again:
+    """For who takes up a broken stream behind the rows that came: whether the same come before them now.
+
+    Of a part of a stream's batch the server itself says it, but each leader compacts in its own way.
+    """
+
+    def again(moved: bool) -> None:
+        if (part.held and _passed(server, part.held, part.start)) or (moved and not has_every_row(server, part.start)):
+            raise PreconditionFailed(
+                f"{options.what}: the answer for LSNs {part.start} to {part.end - 1} broke behind some of its rows, "
+                "and what answers now may have left out others: read it again"
+            )
+
+    return again
 
 
 def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
@@ -111,7 +134,16 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
             yield from either(
                 options,
                 lambda: file_records(server, a, b, columns, options.fail_on_data_loss),
-                lambda skip: spread(options, server, (a, b), "log", skip, **{"from": a, "to": b}, columns=columns),
+                lambda skip: spread(
+                    options,
+                    server,
+                    (a, b),
+                    "log",
+                    skip,
+                    _counted(server, options, part),
+                    **{"from": a, "to": b},
+                    columns=columns,
+                ),
             )
         case ReplayPart():
             yield from _replayed(server, options, part, columns)
@@ -140,8 +172,8 @@ def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: l
             options,
             lambda: file_messages(server, chosen, a, b, columns, options.fail_on_data_loss, held_for),
             lambda skip: spread(
-                options, server, (a, b), "replay", skip, vhost=server.vhost, bookmark=where, columns=columns,
-                bookmark_not_found="epoch", held_for=held_for, **chosen,
+                options, server, (a, b), "replay", skip, _counted(server, options, part), vhost=server.vhost,
+                bookmark=where, columns=columns, bookmark_not_found="epoch", held_for=held_for, **chosen,
             ),
         )  # fmt: skip
 
@@ -158,11 +190,15 @@ def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: l
 
 
 def spread(
-    options: ReadOptions, server: Remote, lsns: tuple[int, int], operation: str, skip: int, /, **fields: object
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a DoGet about the LSNs [a, b), from the followers of a cluster where option `readFrom` says so."""
+    options: ReadOptions, server: Remote, lsns: tuple[int, int], operation: str, skip: int,
+    again: Again | None = None, /, **fields: object,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """The rows of a DoGet about the LSNs [a, b), from the followers of a cluster where option `readFrom` says so.
+
+    again: as of `Remote.rows`; of followers and their leader each is asked whether it has every row.
+    """
     if options.read_from != "followers" or not has_every_row(server, lsns[0]):
-        return server.rows(operation, skip, **fields)
+        return server.rows(operation, skip, again, **fields)
     if fields.get("filter") is not None:  # what it is for this user, and these bodies, is the leader's to say
         names = ("topic", "pattern", "exchange", "filter")
         chosen = {name: fields[name] for name in names if name in fields}
