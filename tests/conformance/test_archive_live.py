@@ -107,6 +107,7 @@ def test_what_retention_removes_is_read_from_the_archive(server: LiveServer, tmp
         place = client.action("position", with_vhost=False, bookmark="EPOCH")
         assert place["first"] == place["start"] == 1
         assert place["whole_from"] > 1000
+        assert replayed(client, bookmark=messages[0][0], bookmark_not_found="fail") == messages[1:], "all is there"
         # a reader that nobody knows any more finds all of it: it is archived
         assert client.action("hold", with_vhost=False, read="late", start=1)["kept"]
         segments = client.action("segments", with_vhost=False)["segments"]

@@ -19,6 +19,8 @@ from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from penstock.server.opening import fold
 from penstock.server.upkeep.keeper import RETENTION_BEATS, Keeper
+from penstock.wire.amqp import methods as m
+from penstock.wire.flight.bookmarks import format_bookmark
 from sim.serverkit import Life, Steps, clock, state_of
 from unit.server.test_keeper import SECOND, Here, drain, fill, same_after_restart, section
 
@@ -85,6 +87,30 @@ async def test_one_stuck_message_does_not_pin_the_log(life: Life) -> None:
     assert life.log.read(range(lsn, lsn + 10)).lsns == list(range(lsn, lsn + 10))
     assert one.compaction.totals.dropped > 100
     same_after_restart(life)
+
+
+async def test_a_subscription_behind_a_bookmark_is_refused_where_rows_were_left_out(life: Life) -> None:
+    lsn = stuck(life)
+    one = keeper(life)
+
+    def told(bookmark: str, missing: str = "fail") -> list[str]:
+        client = life.client()
+        client.consume("q", **{"x-bookmark": bookmark, "x-bookmark-not-found": missing})
+        life.run()
+        closed = [said.reply_text for said in client.take_all() if isinstance(said, m.ChannelClose)]
+        client.lose()
+        return closed
+
+    mark = format_bookmark(7, lsn - 1)
+    assert not told(mark)
+    life.advance(SECOND)
+    for _ in range(4):
+        await looked(life, one)
+    assert life.log.first_lsn < lsn < life.log.whole_from
+    [refused] = told(mark)
+    assert "left out by compaction" in refused
+    assert not told(mark, "epoch")
+    assert not told("EPOCH")
 
 
 async def test_a_first_segment_that_is_missing_is_noticed_though_a_base_covers_it(life: Life) -> None:
