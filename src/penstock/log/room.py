@@ -127,7 +127,7 @@ class Room:
         """Free a part of the reserve; how many bytes.  It is filled again first when there is space.  OSError."""
         with self._reserving:
             rest = self._reserve // NOT_LENT
-            if not self.full or self._held <= rest:
+            if not self.full or self._stuck or self._held <= rest:
                 return 0
             with closing(self._disk.open(RESERVE)) as file:
                 file.truncate(rest)

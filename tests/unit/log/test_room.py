@@ -147,6 +147,7 @@ def test_a_file_that_may_grow_no_more_is_a_full_disk_until_it_may() -> None:
     commit(log, messages(2, b"x" * 5_000))  # the batch is written; the zeros after it are not
     assert log.room.full
     assert "the limit of the size of files (ulimit -f, LimitFSIZE=) lets its file grow no more" in log.room.why_full()
+    assert log.room.lend() == 0, "for work that frees what is no use to it"
     commit(log, note(3, b"ack"))
     disk.fail_next("write", error=errno.EFBIG)
     for full in (True, False):
