@@ -27,9 +27,10 @@ ALLOCATORS = "jemalloc_bg_thd"
 
 SERVER = (
     "penstock.server.process", "penstock.server.amqp.door", "penstock.server.flight.door", "penstock.server.http.door",
-    "penstock.server.sql.queries", "penstock.cli.child_process", "uvicorn.logging", "uvicorn.protocols.http.h11_impl",
-    "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.off", "penstock.server.flight.operation_actions",
-    "typer._adapters", "encodings.idna", "importlib.readers", "numpy.ma",
+    "penstock.server.sql.queries", "penstock.server.links.links", "penstock.server.flight.operation_actions",
+    "penstock.cli.child_process", "uvicorn.logging", "uvicorn.protocols.http.h11_impl",
+    "uvicorn.protocols.websockets.auto", "uvicorn.lifespan.off", "typer._adapters", "encodings.idna",
+    "importlib.readers", "numpy.ma",
 )  # fmt: skip
 """What a server has loaded once it is ready, with all that these import."""
 
@@ -60,6 +61,7 @@ def load() -> None:
     """Everything of a server and of a command."""
     from penstock.config.settings import Settings
     from penstock.server import launching
+    from penstock.server.app import load_first_uses
 
     finders = list(sys.meta_path)
     launching.with_bounded_pool(launching.decoded_most(Settings().server.memory))
@@ -72,6 +74,7 @@ def load() -> None:
         with contextlib.suppress(TypeError):  # most take arguments
             made.__init__(object.__new__(made))
     sys.meta_path[:] = finders  # a command may want pandas
+    load_first_uses()  # half a second after its start each server does: more than the start itself takes
     from penstock.cli import main as tree
 
     tree.whole()
