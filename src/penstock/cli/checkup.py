@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 import time
@@ -385,9 +386,7 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
     paced = any(step.downgrade_replication is not None for action in settings.action for step in action.do)
     for link in settings.link:
         what = f"link {link.name}"
-        for key in ("password_file", *(("ca",) if link.certificate is None else ())):
-            if (file := getattr(link, key)) is not None and not os.access(file, os.R_OK):
-                yield Finding(what, "bad", f"{key} = {file}", "it cannot be read")
+        yield from _files_of(what, link)
         yield from (_called(what, str(one), one.host, one.port, tls=one.tls) for one in link.targets)
         if link.sync and link.downgrade_after is None and not paced:
             advice = "publishers wait for as long as that site is away: downgrade_after says for how long at most"
@@ -396,6 +395,18 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
             yield from _shared(what, queue)
     for queue in settings.queue:
         yield from _first_owned(settings, queue)
+
+
+def _files_of(what: str, link: LinkSection) -> Iterator[Finding]:
+    if (file := link.password_file) is not None and not os.access(file, os.R_OK):
+        yield Finding(what, "bad", f"password_file = {file}", "it cannot be read")
+    if link.ca is not None and link.certificate is None:  # that of others stands among certificates
+        from penstock.server.sockets.certificates import LINK, read_file, trust
+
+        try:
+            trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), LINK, link.ca, read_file(LINK, "ca", link.ca))
+        except SettingsError as error:
+            yield Finding(what, "bad", f"ca = {link.ca}", str(error))
 
 
 def _shared(what: str, queue: Queue) -> Iterator[Finding]:

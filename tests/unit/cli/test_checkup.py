@@ -49,6 +49,19 @@ def test_each_address_is_called() -> None:
     assert (found.verdict, found.found.partition(": ")[0]) == ("poor", "penstock://127.0.0.1:1")
 
 
+def test_a_ca_that_a_link_cannot_use_is_told(tmp_path: Path) -> None:
+    """That it can be read was enough: the link was down, and doctor content."""
+    (tmp_path / "junk").write_text("junk")
+    for file, why in (
+        ("absent", "cannot be read: No such file or directory"),
+        ("junk", "holds no CA certificates in PEM"),
+    ):
+        text = SETTINGS.format(more="", link=f'ca = "{tmp_path / file}"', port=1).replace("penstock:", "penstocks:")
+        found, _ = examine_links(load_text(text, source="p.toml"))
+        assert (found.verdict, found.found) == ("bad", f"ca = {tmp_path / file}")
+        assert f"link.ca: {tmp_path / file} {why}" in found.advice
+
+
 def test_a_log_that_no_server_can_open_is_found(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     config = tmp_path / "p.toml"

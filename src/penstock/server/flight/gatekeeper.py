@@ -18,7 +18,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.sow.holding import Sow as Keyed
 from penstock.core.sow.select import order_of, parse_order
 from penstock.core.streams.stream_table import unknown
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, Unavailable
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, Refused, Unavailable
 from penstock.expr import Filter, parse, tree
 from penstock.expr.context import RECORDS, Group
 from penstock.expr.tree import walk_tree
@@ -347,13 +347,16 @@ class Gatekeeper:
                     or all(one is False for _, one in rights.topic_rights(vhost, exchange))
                 ):
                     raise refused("read", f"topics of exchange '{exchange}' in vhost '{vhost}'", rights.user)
-        except AccessRefused:
-            if state.owner == caller.user:
-                raise
-            raise unknown(stream) from None
+        except AccessRefused as refusal:
+            raise _told(refusal, stream, knows=state.owner == caller.user) from None
 
     def _enter(self, caller: Caller, vhost: str) -> None:
         open_vhost(caller.who, vhost, None, self._vhosts)
+
+
+def _told(refusal: AccessRefused, stream: str, *, knows: bool) -> Refused:
+    """Why a stream is not read.  knows: that it is there."""
+    return refusal if knows else unknown(stream)
 
 
 def _begin(rights: Rights | None, wanted: Publish | Stage, core: Core) -> None:

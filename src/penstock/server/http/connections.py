@@ -128,7 +128,7 @@ class StrictConnection(h11.Connection):
             self._refuse(f"the request line and the headers have {size} bytes, {self._most} are allowed", 431)
         if end >= 0 and (lines := self._unread.count(b"\r\n", 0, end)) > LINES_MOST:
             self._refuse(f"the request has {lines} headers, {LINES_MOST} are allowed", 431)
-        sized = end >= 0 and self._sized(self._unread[:end])
+        sized = end >= 0 and self._sized(bytes(self._unread[:end]))
         event, _ = self._next()
         if isinstance(event, h11.Request):
             self._judged = 0
@@ -148,7 +148,7 @@ class StrictConnection(h11.Connection):
         target, headers = (path or b"/") + query, [(b"host", host), *others]
         return h11.Request(method=request.method, target=target, headers=headers, http_version=request.http_version)
 
-    def _sized(self, head: bytearray) -> bool:
+    def _sized(self, head: bytes) -> bool:
         """Whether the request has a Content-Length."""
         lengths = [line[15:].strip() for line in head.split(b"\r\n") if line[:15].lower() == b"content-length:"]
         if len(lengths) > 1 or (lengths and b"," in lengths[0]):
