@@ -10,11 +10,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from flight_house import FlightHouse
 from penstock import connect
-from penstock.errors import PenstockError
+from penstock.errors import NotFound, PenstockError
+from penstock.server.flight import queue_rows
 from penstock.spark.options import read_options
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.fetching import fetch
-from penstock.spark.reading.parts import ContentPart, LogPart, ReplayPart
+from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, ReplayPart
 
 MIB = 1 << 20
 COLUMNS = StructType([StructField("lsn", LongType())])
@@ -53,3 +54,23 @@ def lsns(given: dict[str, str], part: object) -> list[int]:
     options = read_options(given)
     rows = fetch(options, layout(options, COLUMNS, None), part)
     return [lsn for batch in rows for lsn in batch.column(0).to_pylist()]
+
+
+def test_a_planned_batch_does_without_rows_that_are_gone_alone_if_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right that was taken away, or an ended stream, was a batch without rows: what it had was passed over."""
+    complete = queue_rows._complete
+    with FlightHouse(tmp_path) as house, connect(house.url) as client:
+        client.declare("t")
+        client.publish("t", b"1")
+        epoch = client.action("stream_open", stream="s", queue="t")["epoch"]
+        client.action("plan", stream="s", epoch=epoch, start=0, max_rows=1)
+        part, other = (PlanPart("s", batch, 0, 1, 0, None, epoch) for batch in (1, 7))
+        given = {"url": house.url, "queue": "t", "stream": "s"}
+        monkeypatch.setattr(queue_rows, "_complete", lambda *asked: complete(*asked[:-1], asked[-1] + 1))
+        with pytest.raises(NotFound, match="retention has passed the others: set failOnDataLoss to false"):
+            lsns(given, part)
+        assert len(lsns({**given, "failOnDataLoss": "false"}, part)) == 1
+        with pytest.raises(NotFound, match="knows no batch 7"):
+            lsns({**given, "failOnDataLoss": "false"}, other)

@@ -31,6 +31,7 @@ from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.wire.flight.codec import constant, present
 from penstock.wire.flight.commands import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, Plan, QueueContent, select
+from penstock.wire.flight.failures import PASSED
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:
@@ -142,7 +143,8 @@ def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, com
     if found < wanted and not history.gone():
         raise NotFound(
             f"stream {command.stream!r} batch {command.batch}: the log holds {found} of {wanted} messages; "
-            "retention has passed the others: set failOnDataLoss to false to go on without them"
+            "retention has passed the others: set failOnDataLoss to false to go on without them",
+            reason=PASSED,
         )
 
 

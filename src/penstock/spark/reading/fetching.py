@@ -47,6 +47,7 @@ from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Again, Remote, behind, followers, has_every_row, remote
 from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
+from penstock.wire.flight.failures import PASSED
 
 log = logging.getLogger("penstock.spark")
 
@@ -258,8 +259,8 @@ def _planned(
         asked |= {"query": task[0], "query_batch": task[1]}
     try:
         yield from server.rows("plan", **asked)
-    except NotFound:
-        if options.fail_on_data_loss:
+    except NotFound as lost:
+        if options.fail_on_data_loss or lost.reason != PASSED:
             raise
 
 

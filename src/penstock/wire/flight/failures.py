@@ -62,6 +62,10 @@ def _cut(text: str) -> str:
     return data.decode() if len(data) <= TOLD_BYTES else data[: TOLD_BYTES - 3].decode(errors="ignore") + "..."
 
 
+PASSED = "retention"
+"""The reason of a NotFound whose rows were there and are gone, by which a reader that may do without knows them."""
+
+
 def decode_error(text: str, extra: bytes | None) -> PenstockError | None:
     """The server's error again, or None when what came is none of ours."""
     info: dict[str, object] = {}
