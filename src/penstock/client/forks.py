@@ -44,10 +44,7 @@ class OfThisProcess:
 
 
 class Inherited(Protocol):
-    """What speaks over a connection."""
-
-    @property
-    def closed(self) -> bool: ...
+    """What speaks over a connection, or has threads or locks for what does."""
 
     def leave(self) -> None:
         """Be refused from now on, in the child."""
@@ -139,8 +136,7 @@ def _forked() -> None:
     changing.release()
     _left.extend(one for one in [ref() for ref in list(_open)] if one is not None)
     for known in list(_known):
-        if not known.closed:
-            known.leave()
+        known.leave()
     if _left:
         from ctypes import py_object, pythonapi
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.client.forks import watch
 from penstock.client.messages import Refusal, TableReceipt
 from penstock.client.outgoing import Upload
 from penstock.errors import PenstockError, Unavailable
@@ -35,11 +36,16 @@ class Kept:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._ways = OrderedDict[Hashable, float]()  # when the last message went, the oldest first
+        self._closed = False
+        self.leave()
+        watch(self)
+
+    def leave(self) -> None:
+        """Have none, and no thread: in the child of a process that was forked, too, where they are the parent's."""
         self._changed = threading.Condition()
         self._idle = list[_Idle]()  # the oldest first
-        self._ways = OrderedDict[Hashable, float]()  # when the last message went, the oldest first
         self._watching = False
-        self._closed = False
 
     @property
     def idle(self) -> int:

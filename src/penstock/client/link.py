@@ -236,7 +236,7 @@ class Link:
 
     def leave(self) -> None:
         """The process was forked, and this is the child."""
-        self._inherited = True
+        self._inherited = not self.closed
 
     # of several servers
 

@@ -128,6 +128,93 @@ KEPT = f"""{FORKED}
 """
 
 
+OTHERS = f"""{FORKED}
+    import asyncio, threading
+    import penstock.aio
+
+    def held(lock, work):
+        # A fork while another thread has a lock.
+        has, over = threading.Event(), threading.Event()
+
+        def hold():
+            with lock:
+                has.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        has.wait()
+        forked(work)
+        over.set()
+        thread.join()
+
+    client, unused = penstock.aio.connect(sys.argv[1]), penstock.aio.connect(sys.argv[1])
+
+    async def publish():
+        return (await client.publish("q", b"x")).outcome
+
+    async def query():
+        return await client.query("select 1")
+
+    consumer = client.consume("q")
+
+    async def begin():
+        await publish()
+        return await consumer.take("20s")
+
+    async def take():
+        return await consumer.take("20s")
+
+    async def end():
+        await consumer.close()
+        await client.close()
+
+    message = asyncio.run(begin())
+    for work in (publish, query, message.ack, take):
+        forked(lambda: asyncio.run(work()))
+    forked(lambda: asyncio.run(end()))
+    print(asyncio.run(publish()))
+    asyncio.run(end())
+    forked(lambda: asyncio.run(publish()))
+    lazy = penstock.aio.connect("penstock://127.0.0.1:1")
+
+    async def late(client):
+        return (await client.publish("q", b"x")).outcome
+
+    try:
+        asyncio.run(late(lazy))
+    except penstock.Unavailable:
+        forked(lambda: asyncio.run(late(lazy)))
+    forked(lambda: asyncio.run(late(unused)))
+    client = penstock.connect(sys.argv[1])
+    held(client._kept._changed, lambda: client.publish("q", b"x"))
+    client._kept._clock = lambda: 0.0  # what stays open for a moment stays open
+    for _ in range(3):
+        client.publish("q", b"x")
+    print(client._kept.idle)
+    forked(lambda: client.publish("q", b"x"))
+    print(client.publish("q", b"x").outcome)
+    held(client._kept._changed, client.close)
+    client.close()
+"""
+
+
+def test_a_child_is_told_by_whatever_its_parent_has() -> None:
+    """By a client of asyncio, whose threads were not there, it waited for ever; so it did by one with which its parent
+    had published a moment ago, on whose upload it wrote, or was publishing in another thread."""
+    with Broker({"queue": [{"name": "q"}]}) as broker:
+        done = subprocess.run(
+            [sys.executable, "-c", OTHERS, broker.flight_url], capture_output=True, text=True, timeout=300, check=False
+        )
+        told = [line.partition(" ")[0] for line in done.stdout.splitlines()]
+        assert done.returncode == 0, (told, done.stderr)
+        refused = "PreconditionFailed"
+        assert told == [
+            *[refused] * 4, "None", "stored", "Unavailable", "Unavailable", "stored",
+            *(refused, "1", refused, "stored", "None"),
+        ]  # fmt: skip
+
+
 def test_what_is_left_of_a_closed_client_keeps_no_child_from_connecting() -> None:
     """Beside a message, a replay or a result that somebody kept, and after a client that he dropped, no child could
     connect: it waited for ever, or was ended by gRPC."""

@@ -27,7 +27,7 @@ from penstock.client import tracing, transactions
 from penstock.client.aio.stream import Batch, Consumer, Message, Replay
 from penstock.client.arguments import arguments_checked
 from penstock.client.client import CONNECT_TIMEOUT
-from penstock.client.forks import OfThisProcess
+from penstock.client.forks import OfThisProcess, watch
 from penstock.client.messages import B, Receipt, Refusal, TableReceipt
 from penstock.client.reading import Result
 from penstock.client.replay import Bookmarks
@@ -111,7 +111,14 @@ class Client(OfThisProcess):
         self._open = open_
         self._opening = Once[blocking.Client]()
         self._closed = False
+        self.leave()
+        watch(self)
+
+    def leave(self) -> None:
+        """Have threads of this process: after a fork those of its parent are not there.  (Forks call this.)"""
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="penstock-aio")
+        if self._opening.made is None:
+            self._opening = Once[blocking.Client]()
 
     def __repr__(self) -> str:
         client = None if self._closed else self._opening.made

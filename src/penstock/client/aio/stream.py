@@ -25,7 +25,7 @@ import pyarrow as pa
 from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.arguments import arguments_checked
 from penstock.client.batches import RowNumbers
-from penstock.client.forks import OfThisProcess
+from penstock.client.forks import OfThisProcess, watch
 from penstock.client.messages import B, Following, Values
 from penstock.client.waiting import Once
 from penstock.errors import Unavailable
@@ -175,13 +175,19 @@ class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
     def __init__(self, start: Callable[[], Blocking], name: str) -> None:
         """start: opens the blocking one, in a thread.  name: of the threads."""
         self._start = start
-        self._pool = Threads(2, name)
+        self._name = name
         self._opened: Blocking | None = None
+        self._entered = False
+        self._closed = False
+        self.leave()
+        watch(self)
+
+    def leave(self) -> None:
+        """Have threads of this process: after a fork those of its parent are not there.  (Forks call this.)"""
+        self._pool = Threads(2, self._name)
         self._opening = Once[Blocking]()
         self._turn = asyncio.Lock()
         self._coming: asyncio.Future[Found | None] | None = None  # a thread waits for it; None: none does
-        self._entered = False
-        self._closed = False
 
     async def _run(self, work: Callable[[], T]) -> T:
         pool = None if self._closed else self._pool  # what comes too late is told so by the blocking one
