@@ -318,9 +318,7 @@ class Probes:
         self._kept: tuple[float, Metrics] | None = None  # until when, what was found
         self._sums = 0.0, b""  # until when, the text of `/metrics`
         self._shared = dict[_Asked, tuple[Metrics, list[bytes]]]()  # what of a text is there, and of which figures
-        self._making = (
-            asyncio.Lock()
-        )  # one piece of whatever text at a time: threads that make one keep the loop waiting
+        self._making = asyncio.Lock()  # one piece of whatever text at a time: threads that make one hold up the loop
         self._long = asyncio.Semaphore(LONG_MOST)
 
     def paths(self) -> Mapping[str, Probe]:
