@@ -31,7 +31,7 @@ from penstock.client.forks import Ended, not_here, watch
 from penstock.client.link import Link, rebuilt, said, understood
 from penstock.client.messages import Following, Message, Rows
 from penstock.client.transactions import Opening, Transaction, check_options
-from penstock.client.waiting import check_running
+from penstock.client.waiting import check_running, check_threads
 from penstock.errors import Fenced, LogBroken, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import FOR_EVER_S
 from penstock.wire.flight.commands import SETTLE
@@ -210,7 +210,7 @@ class Exchange:
         self._known = 0  # settles that are durable
         self._late = False  # whether somebody settled what the server had taken back with the connection
         self._closing = False
-        check_running()
+        check_threads()
         self._writer, self._reader = link.exchange(command)
         with suppress(pa.ArrowException):  # refused or lost already: the reading thread says why, as of what is soon
             self._writer.begin(SETTLE)

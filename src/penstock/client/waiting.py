@@ -4,6 +4,7 @@ signals.  gRPC's own wait is deaf to them, so Ctrl-C waited for the server.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
+from types import BuiltinFunctionType
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import PreconditionFailed
@@ -34,6 +36,14 @@ def check_running() -> None:
     """PreconditionFailed while Python ends: threads stand still then, and a `__del__` waited for one for ever."""
     if sys.is_finalizing():
         raise PreconditionFailed("Python ends, and nothing that a server sends is heard: wait for it before")
+
+
+def check_threads() -> None:
+    """PreconditionFailed while Python ends, and where threads are greenlets: one that waits in gRPC stops all."""
+    check_running()
+    if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
+        told = "gevent or eventlet has replaced the threads of this process, and a consumer that waits would stop all"
+        raise PreconditionFailed(f"{told}: consume in a process that is not patched, or over AMQP")
 
 
 def begun(call: Callable[[], T]) -> Future[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 from collections.abc import Callable
 from typing import Any
 
@@ -75,3 +76,21 @@ async def test_a_closed_client_of_asyncio_says_so_as_the_blocking_one_does() -> 
         await client.close()
         with pytest.raises(penstock.Unavailable, match="is closed"):
             await client.queues()
+
+
+def test_who_consumes_where_threads_are_greenlets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gevent and eventlet put theirs in the place of threads: the first one that waited for the server stopped all."""
+
+    def spawned(*_: object) -> int:
+        raise AssertionError("a greenlet was begun")
+
+    with Broker(CONFIG) as broker, penstock.connect(broker.flight_url) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(_thread, "start_new_thread", spawned)
+            with pytest.raises(penstock.PreconditionFailed, match="gevent or eventlet has replaced the threads"):
+                client.consume("jobs")
+            assert client.publish("jobs", b"x").outcome == "stored"
+        with client.consume("jobs", timeout="20s") as consumer:
+            message = consumer.take()
+            assert message is not None
+            assert message.ack()
