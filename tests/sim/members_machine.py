@@ -215,12 +215,12 @@ class Host:
             pass
         if log.recovery.last_lsn != before:
             raise Broken(f"{self.name} was elected for LSN {before} and has {log.recovery.last_lsn}")
-        have = dict(content(log))
-        self.world.check(have, f"{self.name}, which leads term {term},")
+        have, who = dict(content(log)), f"{self.name}, which leads term {term},"
+        self.world.check(have, who)
         self.world.judge_leader(self, term, start, have)
         self.log, self.boot, self.next_lsn, self.pending = log, start, start, []
         self.staged.clear()
-        self.decided = self.world.check_stages(self.disk.files(), have, f"{self.name}, which leads term {term},")
+        self.decided = self.world.check_stages(self.disk.files(), have, who, log.base_floor)
         told = [body for body in have.values() if body.startswith((b"decided ", b"copied "))]
         self.answered = sorted(self.world.answered - {body.partition(b" ")[2].decode() for body in told})
         for name in self.disk.list("stage"):

@@ -169,9 +169,14 @@ class World:
         """What was confirmed and is not here."""
         return {one for one in self.confirmed - have.items() if one[0] >= self.floor}
 
-    def check_stages(self, files: Mapping[str, bytes], have: dict[int, bytes], who: str) -> list[str]:
-        """Whether a disk has all files that were answered, and all that its log needs; these."""
-        bodies = [body.decode("latin-1") for body in have.values() if body.startswith((b"decided ", b"copied "))]
+    def check_stages(self, files: Mapping[str, bytes], have: dict[int, bytes], who: str, floor: int) -> list[str]:
+        """Whether a disk has all files that were answered, and all that its log needs; these.
+
+        For what lies below the floor a base stands: a file of the log that decided may be there still, and the one
+        that said what became of it may be gone.
+        """
+        told = [body for lsn, body in have.items() if lsn >= floor and body.startswith((b"decided ", b"copied "))]
+        bodies = [body.decode("latin-1") for body in told]
         copied = {body.removeprefix("copied ") for body in bodies}
         needed = [name for body in bodies if (name := body.removeprefix("decided ")) != body and name not in copied]
         for name in sorted({*needed, *self.answered}):
@@ -293,7 +298,7 @@ class World:
                 self.check(have, name)
                 read.append((log, have))
                 found.append({lsn: body for lsn, body in have.items() if lsn >= self.floor})
-            self.check_stages(files, have, name)
+            self.check_stages(files, have, name, self.floor)
             self.judge_end(host, have)
         if any(one != found[0] for one in found):
             raise Broken("members have other records than each other")

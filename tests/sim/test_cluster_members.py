@@ -117,6 +117,13 @@ def test_what_a_leader_found_is_not_claimed_of_the_disks_of_others() -> None:
     assert seen["opened alone"], seen
 
 
+def test_what_was_decided_below_a_base_needs_no_file() -> None:
+    """A file of the log that has the decision is there, and the one behind it, with its end, was emptied since."""
+    broken, seen = walk([78200061], (2, 1))
+    assert broken is None
+    assert min(seen["rewritten"], seen["decided"]) > 0, seen
+
+
 def test_so_many_schedules_are_tried() -> None:
     assert len(SHAPES) * RANDOM + sum(CHAINS.values()) * CHAIN >= 1000
 
