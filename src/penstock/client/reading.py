@@ -21,7 +21,7 @@ from penstock.client.messages import Message
 from penstock.client.queue_contents import Contents, messages_of, texts
 from penstock.client.replay import Bookmarks, Replay
 from penstock.client.showing import ROWS, counted, facts, table
-from penstock.client.waiting import attended
+from penstock.client.waiting import attended, check_threads
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.units import Duration, span
 from penstock.wire.flight.bookmarks import resumed
@@ -102,6 +102,8 @@ class Reading(Contents):
         if name is not None and bookmarks is not None:
             done, saved = partial(bookmarks.store, name), bookmarks.save
             text = bookmarks.begin(name, text)
+        if follow:
+            check_threads()
         id = secrets.token_hex(8) if follow or rate is not None else None
         fields = {
             "topic": topic,
@@ -176,6 +178,7 @@ class Reading(Contents):
         """
         if reconnect != 0 and not sow:
             raise InvalidArgument("sow_and_subscribe: reconnect needs sow: nobody could tell what went meanwhile")
+        check_threads()
         asked = command(
             "subscribe",
             topic=topic,

@@ -42,8 +42,8 @@ def check_threads() -> None:
     """PreconditionFailed while Python ends, and where threads are greenlets: one that waits in gRPC stops all."""
     check_running()
     if not isinstance(_thread.start_new_thread, BuiltinFunctionType):
-        told = "gevent or eventlet has replaced the threads of this process, and a consumer that waits would stop all"
-        raise PreconditionFailed(f"{told}: consume in a process that is not patched, or over AMQP")
+        told = "gevent or eventlet has replaced the threads of this process, and who waits for messages would stop all"
+        raise PreconditionFailed(f"{told}: wait for them in a process that is not patched, or over AMQP")
 
 
 def begun(call: Callable[[], T]) -> Future[T]:

@@ -78,7 +78,7 @@ async def test_a_closed_client_of_asyncio_says_so_as_the_blocking_one_does() -> 
             await client.queues()
 
 
-def test_who_consumes_where_threads_are_greenlets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_messages_where_threads_are_greenlets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """gevent and eventlet put theirs in the place of threads: the first one that waited for the server stopped all."""
 
     def spawned(*_: object) -> int:
@@ -87,8 +87,15 @@ def test_who_consumes_where_threads_are_greenlets_is_told(monkeypatch: pytest.Mo
     with Broker(CONFIG) as broker, penstock.connect(broker.flight_url) as client:
         with monkeypatch.context() as patched:
             patched.setattr(_thread, "start_new_thread", spawned)
-            with pytest.raises(penstock.PreconditionFailed, match="gevent or eventlet has replaced the threads"):
-                client.consume("jobs")
+            waits: list[Callable[[], object]] = [
+                lambda: client.consume("jobs"),
+                lambda: client.replay("jobs", follow=True),
+                lambda: client.sow_and_subscribe("latest"),
+                lambda: client.delta_subscribe("latest"),
+            ]
+            for wait in waits:
+                with pytest.raises(penstock.PreconditionFailed, match="gevent or eventlet has replaced the threads"):
+                    wait()
             assert client.publish("jobs", b"x").outcome == "stored"
         with client.consume("jobs", timeout="20s") as consumer:
             message = consumer.take()
