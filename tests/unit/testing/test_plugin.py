@@ -78,6 +78,7 @@ def test_the_plugin_costs_other_projects_nothing() -> None:
     ).stdout.split()
     assert sorted(found) == [
         "penstock",
+        "penstock.client",
         "penstock.errors",
         "penstock.testing",
         "penstock.testing.plugin",
