@@ -67,8 +67,19 @@ def _at_once(name: str, flags: int) -> int:
 
 @contextmanager
 def _in_memory(data: bytes) -> Generator[str]:
-    """The name of a file with these bytes: OpenSSL reads names alone."""
-    with open(os.memfd_create("pem"), "wb") as file:
-        file.write(data)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
+    """The name of a file with these bytes: OpenSSL reads names alone.
+
+    Only Linux has files in memory; elsewhere, where clients run too, it is one that its owner alone may read.
+    """
+    if hasattr(os, "memfd_create"):
+        with open(os.memfd_create("pem"), "wb") as file:
+            file.write(data)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        from tempfile import NamedTemporaryFile  # half as much to load as all of the client
+
+        with NamedTemporaryFile() as kept:
+            kept.write(data)
+            kept.flush()
+            yield kept.name

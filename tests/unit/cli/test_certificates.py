@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -223,6 +224,20 @@ def test_what_a_client_trusts_is_what_was_found_good(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(urls, "read_pem", replaced)
     assert Trust(str(ca)).options("h") == {"tls_root_certs": good}
+
+
+def test_a_client_has_files_of_tls_where_the_system_has_none_in_memory(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """Linux alone has such; a client may run elsewhere."""
+    assert run("tls", "make", "a", "--client", "shop")[0] == 0
+    monkeypatch.delattr(os, "memfd_create")
+    os.mkdir("kept")
+    monkeypatch.setattr(tempfile, "tempdir", "kept")
+    trust = Trust("a/ca.pem", "a/shop.pem", "a/shop.key")
+    assert trust.options("h")["private_key"] == Path("a/shop.key").read_bytes()
+    assert trust.context().get_ca_certs()
+    assert not os.listdir("kept"), "a key is left behind"
 
 
 def test_a_certificate_and_a_key_that_do_not_go_together_are_told_before_anybody_is_asked(run: Run) -> None:
