@@ -351,7 +351,6 @@ class Reads:
         pieces: Iterator[Piece]
         self._gate.admit(caller, wanted)
         if isinstance(wanted, Replay) and wanted.held_for is not None:
-            self._gate.held_for(caller, caller.rights, {"held_for": wanted.held_for})
             between = History(self._engine.past, caller.gone).resolve(parse_span(wanted.bookmark))
             refuse_lost(self._handover, caller, wanted.held_for, *between)
         if isinstance(wanted, Replay) and self._followed(caller, wanted):

@@ -116,8 +116,9 @@ class Gatekeeper:
             return
         if isinstance(wanted, Consume):
             rights.take(wanted.vhost, wanted.queue)
-        if isinstance(wanted, Replay) and wanted.stream is not None:
-            self._stream_of(caller, rights, wanted.stream)
+        for stream in (wanted.stream, wanted.held_for) if isinstance(wanted, Replay) else ():
+            if stream is not None:
+                self._stream_of(caller, rights, stream)
 
     # -- publishing
 
@@ -259,9 +260,9 @@ class Gatekeeper:
     def stream(self, caller: Caller, rights: Rights, body: Body) -> None:
         self._stream_of(caller, rights, _text(body, "stream"))
 
-    def held_for(self, caller: Caller, rights: Rights | None, body: Body) -> None:
+    def held_for(self, caller: Caller, rights: Rights, body: Body) -> None:
         """A read that is a part of what a stream reads, if it says so."""
-        if rights is not None and body.get("held_for") is not None:
+        if body.get("held_for") is not None:
             self._stream_of(caller, rights, _text(body, "held_for"))
 
     def stage_drop(self, caller: Caller, rights: Rights, body: Body) -> None:
