@@ -64,9 +64,9 @@ SETTLING_S = 0.25
 """After the end of a connection gRPC's threads are still ending, and a fork waits for that: of 25 at once after one 24
 had children that could not connect, of 25 after 0.1 s none."""
 
-SETTLING_MOST_S = 2.0
+SETTLING_MOST_S, LOOK_S = 2.0, 0.01
 """For so long where threads with gRPC's names are still there, which may be those of another gRPC, too: of 60 ends two
-took longer than 0.25 s, on a busy machine."""
+took longer than 0.25 s, on a busy machine.  And the time between two looks: gRPC tells nobody when its threads end."""
 
 _THREADS = frozenset({"event_engine", "grpc_global_tim", "lifeguard"})
 """What gRPC calls those that every connection has."""
@@ -120,7 +120,7 @@ def _forking() -> None:
     if (left := _ended[0] + SETTLING_S - time.monotonic()) > 0:
         time.sleep(left)
     while not _open and time.monotonic() < _ended[0] + SETTLING_MOST_S and _settling():
-        time.sleep(0.01)
+        time.sleep(LOOK_S)
 
 
 def _settling() -> bool:
