@@ -400,12 +400,12 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
 
 def _parsed(body: bytes | None, levels: int = DEPTH) -> object:
     """The value of a body; None for one that is no JSON, or nested deeper."""
+    text = body or b""
     try:
-        value = orjson.loads(body or b"")
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    some = body or b""
-    return None if some.count(b"{") + some.count(b"[") > levels and deeper(value, levels - 1) else value
+    return None if text.count(b"{") + text.count(b"[") > levels and deeper(value, levels - 1) else value
 
 
 class JsonLines:
