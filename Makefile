@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo demo-cluster demo-sites test pytest test-cluster check mypy pyright pyright-whole
-.PHONY: test-newest bench bench-spark bench-peers soak soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
+.PHONY: test-newest bench bench-spark bench-peers soak soak-tests soak-load soak-random soak-hostile soak-spark soak-interleavings soak-schedules soak-members soak-queues soak-cluster soak-sites soak-claims conformance audit sbom clean
 
 VENV := .venv
 PYTHON_IN := $(VENV)/bin/python
@@ -95,15 +95,18 @@ bench-spark: $(STAMP)
 bench-peers: $(STAMP)
 	@$(PYTHON_IN) benchmarks/run_peers.py $(BENCH_ARGS)
 
-# Parts by name: make soak-load, soak-random, soak-hostile (the doors fuzzed from outside, then besieged for an hour while
-# others work), soak-spark (cases, rivals and
-# kills of Spark queries, odd bodies;
-# PENSTOCK_SEED chooses which, and a failure names it), soak-interleavings.
+# Parts by name: make soak-tests (every test with every case, also those of which `make test` asks a sample), soak-load,
+# soak-random, soak-hostile (the doors fuzzed from outside, then besieged for an hour while others work), soak-spark
+# (cases, rivals and kills of Spark queries, odd bodies; PENSTOCK_SEED chooses which, and a failure names it),
+# soak-interleavings.
 # PENSTOCK_SOAK_SECONDS sets the length of the load and of the siege (3600),
 # PENSTOCK_EFFORT that of the random tests (15).  Interleavings and schedules of sites, side by side, end with Ctrl-C or
 # with the first failure, and so does make soak-queues, which walks the model of a queue.
-soak: soak-load soak-random soak-hostile soak-spark soak-cluster
+soak: soak-tests soak-load soak-random soak-hostile soak-spark soak-cluster
 	@$(MAKE) --no-print-directory -j3 soak-interleavings soak-schedules soak-members
+
+soak-tests: $(STAMP) $(CLASSES)
+	@PENSTOCK_EFFORT=$${PENSTOCK_EFFORT:-2} $(MAKE) --no-print-directory pytest
 
 soak-load: $(STAMP)
 	@PYTHONPATH=tests $(PYTHON_IN) -m soak.soak --out soak.jsonl

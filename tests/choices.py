@@ -1,7 +1,7 @@
-"""How much random tests do, and where their chance begins.
+"""How much random tests do, where their chance begins, and which of many cases a usual run asks.
 
 A usual run chooses what every usual run chooses: what fails in it fails because of what has changed since.  A hunt,
-which is a run with more effort (`make soak*`), chooses anew each time.
+which is a run with more effort (`make soak*`), chooses anew each time, and asks every case of every test.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
@@ -32,6 +33,23 @@ def examples(many: int) -> int:
 def stride(usual: int) -> int:
     """Of so many calls a usual run plants a fault in one; a hunt in more of them, and with enough effort in each."""
     return max(usual // EFFORT, 1)
+
+
+Case = TypeVar("Case")
+
+
+def spread(cases: Iterable[Case], usual: int) -> list[Case]:
+    """Of cases that ask the same of many things a hunt has all, a usual run so many, evenly from first to last."""
+    every = list(cases)
+    if EFFORT > 1 or usual >= len(every):
+        return every
+    assert usual > 1, "the first and the last at least"
+    return [every[round(place * (len(every) - 1) / (usual - 1))] for place in range(usual)]
+
+
+def is_left_out(bulk: bool, chosen: Iterable[str]) -> bool:
+    """Whether a usual run leaves a test to a hunt: one marked as bulk that nobody has chosen by its name."""
+    return bulk and EFFORT == 1 and not any("::" in one for one in chosen)
 
 
 PATIENCE = 1_000

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from choices import EFFORT, examples
+from choices import EFFORT, examples, is_left_out
 from collected import Collected
 from costs import Costs
 from forked import with_loaded_children
@@ -68,7 +68,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | Non
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the work, in the order in which they do."""
+    """Without what is left to a hunt, and where several processes share the work, in the order in which they do."""
+    left_out = {one for one in items if is_left_out(one.get_closest_marker("bulk") is not None, config.args)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [one for one in items if one not in left_out]
     if hasattr(config, "workerinput"):
         in_order(items)
 
