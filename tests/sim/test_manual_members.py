@@ -152,6 +152,28 @@ def _ordered_as_it_leaves() -> Machine:
     return other
 
 
+def test_members_at_rest_tell_each_other_their_copies_about_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leader and follower answered each other's copies by the stream of the log, thousands of times a second."""
+    world = Parted(1)
+    world.answers, world.told_of_ends, world.failing_syncs = 1.0, 1.0, 0.0
+    world.quiet()
+    tell, told = talking.Talks.tell, Counter[int]()
+
+    def counted(talks: talking.Talks, link: Any) -> None:
+        told[id(talks)] += 1
+        tell(talks, link)
+
+    monkeypatch.setattr(talking.Talks, "tell", counted)
+    hosts = list(world.hosts.values())
+    began = hosts[0].now()
+    for _ in range(500):
+        world.turn(hosts, publishes=False)
+    times = [host.member.terms.times for host in hosts if host.member is not None]
+    looks = (hosts[0].now() - began) / min(one.renew for one in times)
+    assert looks >= 10
+    assert max(told.values()) <= 3 * looks + 3, "each tells the other, and answers it; who leads tells of its beat, too"
+
+
 def test_an_order_gives_up_what_is_lacking_only_where_a_person_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     other = _ordered_as_it_leaves()
     assert other.log is None

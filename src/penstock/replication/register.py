@@ -473,7 +473,8 @@ def _is_empty(line: ClusterState, other: ClusterState) -> bool:
     tells that something was confirmed, see `insync`.
     """
     since = next((one.start for one in line.terms if not other.knows(one.term)), line.ceiling)
-    return other.leader in line.in_sync and line.committed < since
+    waited_for = other.leader in line.in_sync and other.leader != line.leader  # who leads both waits for nobody
+    return waited_for and line.committed < since
 
 
 def _starts(state: ClusterState) -> tuple[int, str] | None:

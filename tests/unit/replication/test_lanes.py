@@ -77,6 +77,13 @@ def test_a_log_tells_itself_which_terms_wrote_it() -> None:
     assert common(mine, theirs) == one + 7
 
 
+def test_who_leads_what_it_gave_up_its_own_line_for_has_not_been_waited_for_there() -> None:
+    """It took the copy that a third one had of its first line for newer: what was confirmed meanwhile was lost."""
+    first, other = led(A, "a"), promoted(A, "c")
+    again = other.told_to_lead("a", lose=other.committed).led_by("a", 9000, above=first.term)
+    assert compared(again, first.told_to_lead("b")) is Verdict.RIVAL
+
+
 def test_who_goes_on_from_a_value_is_believed() -> None:
     b = promoted(A, "b")
     assert (b.term, b.in_sync, b.leader) == (2, {"b"}, "b")

@@ -127,10 +127,10 @@ class Member(Followers):
         self._tell()
         if self.talks is not None and isinstance(outcome, int):
             self.talks.soon()
+            for sending in self.sendings.values():  # in line with the log: nobody counts by a copy that is older
+                self.talks.tell(sending.link)
         if isinstance(outcome, int) and value.to is not None and self.leads:
             for sending in list(self.sendings.values()):
-                if self.talks is not None:
-                    self.talks.tell(sending.link)
                 sending.close(HANDS_OVER)
             self.sendings.clear()
 
@@ -355,10 +355,11 @@ class Member(Followers):
         if self._ended:
             return
         try:
+            followed = self.following if self.following is not None and link is self.following.link else None
             if self.talks is not None and (isinstance(message, Copy) or self.talks.is_ours(link)):
-                self.talks.heard(link, message)
-            elif self.following is not None and link is self.following.link:
-                self._heard_of_leader(self.following, message)
+                self.talks.heard(link, message, answers=followed is None)
+            elif followed is not None:
+                self._heard_of_leader(followed, message)
             elif (sending := self.sendings.get(link)) is not None:
                 self._heard_of_follower(sending, message)
             elif link in self._strangers:

@@ -126,12 +126,15 @@ class Talks:
         """Whether we have called it to tell our copy."""
         return link in self._links.values()
 
-    def heard(self, link: Link, message: Message) -> None:
-        """A copy, of whoever called or was called.  ProtocolError ends the link."""
+    def heard(self, link: Link, message: Message, *, answers: bool) -> None:
+        """A copy, of whoever called or was called.  ProtocolError ends the link.
+
+        answers: it called us, and hears ours; whom we called does not, or each copy would bring another without an end
+        """
         if not isinstance(message, Copy):
             raise ProtocolError(f"a member does not say {type(message).__name__.lower()} here")
         addresses = [one for one, other in self._links.items() if other is link]
-        if not addresses:
+        if answers and not addresses:
             self.tell(link)
         if len(message.data):
             try:
