@@ -16,7 +16,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from forked import SOURCE
+from forked import of_the_product, ran
 from live_server import LiveServer
 from penstock.errors import Unavailable
 from penstock.log.disk import KEPT
@@ -163,10 +163,16 @@ def test_whoever_takes_all_descriptors_during_a_start_does_not_end_it(
         assert "Traceback" not in server.output()
 
 
+FEWEST = 8
+
+
 @pytest.mark.parametrize(
     ("limit", "value", "said"),
     [
-        *(("NOFILE", few, f"may open {few} files and sockets, and a server needs {LEAST}") for few in (8, LEAST - 1)),
+        *(
+            ("NOFILE", few, f"may open {few} files and sockets, and a server needs {LEAST}")
+            for few in (FEWEST, LEAST - 1)
+        ),
         (
             "FSIZE",
             1 << 20,
@@ -186,11 +192,16 @@ def test_too_little_of_what_a_server_needs_is_refused_in_a_sentence(
     """Before anything is begun: none of the doors' processes says anything of its own."""
     small = {"PENSTOCK_LOG__SEGMENT": "1MiB"} if "small" in limit else {}
     limit = f"resource.setrlimit(resource.RLIMIT_{limit.split()[0]}, ({value}, {value}))"
-    command = f"import resource; {limit}; from penstock.cli.main import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", command, "serve", "--data", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(SOURCE), **small}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    (program := tmp_path / "limited.py").write_text(
+        f"import resource\n{limit}\nfrom penstock.cli.main import main\nmain()\n"
+    )
+    command, environ = [str(program), "serve", "--data", str(tmp_path / "data")], of_the_product(small)
+    if value == FEWEST:  # what is loaded for the sentence has to do with these
+        done = subprocess.run(
+            [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+    else:
+        done = ran(*command, env=small)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
