@@ -52,18 +52,26 @@ def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
         yield found
 
 
-@pytest.fixture(params=BOTH)
-def ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ends]:
+@pytest.fixture(scope="module", params=BOTH)
+def brokers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ends]:
+    """One of each for all tests, which have queues of their own."""
+    folder = tmp_path_factory.mktemp("brokers")
     with ExitStack() as stack:
-        new = Managed(tmp_path / "new", flight=True)
+        new = Managed(folder / "new", flight=True)
         stack.enter_context(new)
         if request.param == "rabbitmq":
             found: RabbitMQ = request.getfixturevalue("rabbitmq")
-            yield Ends(found.connect, found.url, f"http://127.0.0.1:{found.http}", new, tmp_path)
+            yield Ends(found.connect, found.url, f"http://127.0.0.1:{found.http}", new, folder)
             return
-        old = stack.enter_context(Managed(tmp_path / "old"))
+        old = stack.enter_context(Managed(folder / "old"))
         url = f"amqp://guest:guest@127.0.0.1:{old.port}"
-        yield Ends(old.connect, url, f"http://{old.ready['http']}", new, tmp_path)
+        yield Ends(old.connect, url, f"http://{old.ready['http']}", new, folder)
+
+
+@pytest.fixture
+def ends(brokers: Ends, tmp_path: Path) -> Ends:
+    """With a journal of its own."""
+    return brokers._replace(folder=tmp_path)
 
 
 def fill(ends: Ends, queue: str, numbers: range, **terms: Any) -> None:
