@@ -90,9 +90,9 @@ def test_what_was_set_off_before_a_stop_is_done_once_by_then_or_after_the_start(
     with LiveServer(tmp_path / "house", [str(settings)]) as server:
         channel = server.connect().channel()
         channel.confirm_delivery()
-        for number in range(300):
+        for number in range(100):
             channel.basic_publish("", "jobs", b"%d" % number)
-        for _ in range(300):
+        for _ in range(100):
             method, _, _ = channel.basic_get("jobs")
         channel.basic_ack(method.delivery_tag, multiple=True)
         channel.queue_declare("jobs", passive=True)  # the ack has come
@@ -103,8 +103,8 @@ def test_what_was_set_off_before_a_stop_is_done_once_by_then_or_after_the_start(
         def done() -> int:
             return int(channel.queue_declare("out", passive=True).method.message_count)
 
-        eventually(lambda: done() >= 300, lambda: f"{done()} of 300")
-        assert done() == 300
+        eventually(lambda: done() >= 100, lambda: f"{done()} of 100")
+        assert done() == 100
 
 
 def test_a_stop_does_not_wait_for_a_program(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_vhost_sees_nothing_of_another(house: FlightHouse, client: penstock.Cl
 
 def test_who_leaves_early_frees_the_child(house: FlightHouse, client: penstock.Client) -> None:
     client.declare_topic("t")
-    for _ in range(30):
+    for _ in range(20):
         fill(client, "t", 10_000)
     batches = client.replay_batches("t")
     next(batches)
@@ -206,7 +206,7 @@ def test_damage_is_named(house: FlightHouse, client: penstock.Client) -> None:
 
 def test_a_child_that_is_killed_fails_its_requests_alone(house: FlightHouse, client: penstock.Client) -> None:
     client.declare_topic("t")
-    for _ in range(40):
+    for _ in range(20):
         fill(client, "t", 10_000)
     bulk = house.bulk
     assert bulk is not None
@@ -219,7 +219,7 @@ def test_a_child_that_is_killed_fails_its_requests_alone(house: FlightHouse, cli
         for _ in batches:
             pass
     assert client.health()["status"] == "ok"
-    assert table(client.replay_batches("t", columns=["lsn"])).num_rows == 400_000
+    assert table(client.replay_batches("t", columns=["lsn"])).num_rows == 200_000
     assert bulk.starts == 2
     assert bulk.pid != child
 
@@ -275,7 +275,7 @@ def test_a_request_beyond_the_memory_limit_fails_and_nothing_else(tmp_path: Path
 def flood(server: LiveServer) -> penstock.Client:
     client = penstock.connect(f"penstock://guest:guest@{server.ready['flight']}")
     client.declare_topic("t")
-    for _ in range(40):
+    for _ in range(20):
         fill(client, "t", 10_000)
     return client
 
@@ -285,7 +285,7 @@ def test_no_child_before_it_is_needed_and_none_after_a_stop(tmp_path: Path) -> N
         pid = server.ready["pid"]
         assert children(pid) == []
         with flood(server) as client:
-            assert table(client.replay_batches("t", columns=["lsn"])).num_rows == 400_000
+            assert table(client.replay_batches("t", columns=["lsn"])).num_rows == 200_000
             [child] = children(pid)
         server.stop()
         assert not alive(child)

@@ -25,8 +25,8 @@ pytestmark = pytest.mark.conformance
 
 CONFIG = """
 [log]
-segment = "128KiB"
-retention = { bytes = "200KiB" }
+segment = "64KiB"
+retention = { bytes = "100KiB" }
 [[queue]]
 name = "work"
 [[queue]]
@@ -64,10 +64,10 @@ def test_a_stuck_message_and_a_large_log(tmp_path: Path) -> None:
     config.write_text(CONFIG)
     with Untended(tmp_path, [str(config)], flight=True) as server:
         url = f"penstock://{server.ready['flight']}"
-        work(url, 20)
+        work(url, 10)
         with penstock.connect(url) as client:
             client.publish("stuck", b"still here")
-        work(url, 60)
+        work(url, 30)
         before = listed(str(server.data))
         planned = json.loads(command("log", "compact", "--dry-run", "--url", url, "--json"))
         assert planned["planned"]
@@ -140,14 +140,14 @@ def test_a_stream_that_let_go_is_told_of_rows_that_were_left_out(tmp_path: Path)
         with penstock.connect(url) as client:
             client.publish("stuck", b"still here")
             first = {name: Reader(client, stream=name, topic="work") for name in ("planned", "begun", "recent")}
-            work(url, 20)
+            work(url, 10)
             at = first["planned"].begin()
             end = first["planned"].plan(at, max_rows=20)["end"]
             assert {first["begun"].begin(), first["recent"].begin("MOST_RECENT")} == {at}
-            work(url, 40)
+            work(url, 20)
             holding = Reader(client, stream="held", topic="work")
             now = holding.begin("NOW")
-            work(url, 20)
+            work(url, 10)
             held = holding.plan(now, max_rows=20)
             for name in first:
                 client.release_stream(name)
@@ -170,7 +170,7 @@ def test_a_stream_that_let_go_is_told_of_rows_that_were_left_out(tmp_path: Path)
             assert told in parts["lost"]
             # What a stream holds is there, and so is all that one finds which begins now.
             assert again["held"].plan(now)["parts"] == held["parts"]
-            assert again["held"].plan(held["end"])["rows"] == 380
+            assert again["held"].plan(held["end"])["rows"] == 180
             for words in ("EPOCH", "MOST_RECENT"):
                 new = Reader(client, stream=f"new {words}", topic="work")
                 some = new.plan(new.begin(words), max_rows=20)

@@ -1,7 +1,8 @@
 """Every kind of file of the data folder meets every kind of damage, on real files: named or repaired, nothing deleted.
 
-Of each kind the first, the last and one between them are damaged, with `PENSTOCK_EFFORT` all.  And bits that flip
-anywhere: 80, with `PENSTOCK_EFFORT` 200 times as many as it says.  `PENSTOCK_SEED` chooses others.
+Of each kind the first, the last or one between them is damaged, each in a third of the ways, with `PENSTOCK_EFFORT`
+all in all ways.  And bits that flip anywhere: 80, with `PENSTOCK_EFFORT` 200 times as many as it says.
+`PENSTOCK_SEED` chooses others.
 """
 
 from __future__ import annotations
@@ -53,11 +54,11 @@ def names_of(folder: Folder, kind: str) -> list[str]:
     return [name for name in sorted(folder.files) if kind_of(name, folder.files) == kind]
 
 
-def some(names: list[str], chance: random.Random, effort: int) -> list[str]:
-    """Of files of one kind the first, the last and one between them; all, where there is time."""
-    if effort > 1 or len(names) < 4:
+def some(names: list[str], turn: int, chance: random.Random, effort: int) -> list[str]:
+    """Of files of one kind the first, the last and one between them in turn; all, where there is time."""
+    if effort > 1 or len(names) < 2:
         return names
-    return [names[0], chance.choice(names[1:-1]), names[-1]]
+    return [(names[0], chance.choice(names[1:-1] or names), names[-1])[turn % 3]]
 
 
 def start_damaged(path: Path, folder: Folder, files: dict[str, bytes], name: str, *, read_only: bool) -> Verdict:
@@ -76,7 +77,8 @@ def start_damaged(path: Path, folder: Folder, files: dict[str, bytes], name: str
 def test_the_menu_of_damage(tmp_path: Path, folders: dict[bool, Folder], effort: int, kind: str, what: str) -> None:
     seen = 0
     for clean, folder in folders.items():
-        names = some(names_of(folder, kind), random.Random(f"{SEED} {kind} {what}"), effort)
+        turn = KINDS.index(kind) + MENU.index(what) + clean
+        names = some(names_of(folder, kind), turn, random.Random(f"{SEED} {kind} {what}"), effort)
         for number, name in enumerate(names):
             files = dict(folder.files)
             damage(files, name, what, random.Random(f"{kind} {what} {number}"))

@@ -18,7 +18,7 @@ from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
-BODY, QUOTA = b"x" * 1_000_000, 120 << 20
+BODY, QUOTA = b"x" * 1_000_000, 80 << 20
 RULE = "what nobody needs any more goes when the log takes more than 50% of the room on its disk"
 
 

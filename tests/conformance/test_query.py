@@ -24,6 +24,7 @@ from click.testing import CliRunner
 
 import penstock
 from bulk_lab import alive
+from choices import spread
 from http_lab import NO_TLS
 from penstock.cli.main import command as built
 from penstock.errors import (
@@ -314,7 +315,7 @@ def test_what_wants_too_much_ends_alone(broker: Broker, client: penstock.Client)
     assert rows(client, "SELECT count(*) AS n FROM topic.orders") == [{"n": 40}]
 
 
-@pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
+@pytest.mark.parametrize("how", spread([signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL], 2))
 def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how: signal.Signals) -> None:
     before = {pid: seconds_of(pid) for pid in running()}
     told: list[BaseException] = []
