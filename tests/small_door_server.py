@@ -1,4 +1,4 @@
-"""`penstock` whose Flight door may have half of what one usually has, beside stacks and what it decompresses."""
+"""`penstock` whose Flight door may have a quarter of what one usually has, beside what it decompresses."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ from penstock.cli.main import main
 from penstock.server.base import loading
 
 if __name__ == "__main__":
-    loading.DOOR_MEMORY //= 2
+    loading.DOOR_MEMORY //= 4
+    loading.STACKS //= 4
     main()

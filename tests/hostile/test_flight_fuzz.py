@@ -1,6 +1,6 @@
 """Whatever is sent through the Flight door, the server lives, answers in its own words, and nothing of it grows.
 
-A sample of 500 streams and 350 commands; with more effort 100,000 and 50,000, each server pressed by 10,000.
+A sample of 250 streams and 200 commands; with more effort 100,000 and 50,000, each server pressed by 10,000.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def pressed_by(seeds: range, first: Pressed, folder: Path) -> Iterator[Pressed]:
 
 
 def test_broken_streams_of_every_command_and_shape(first: Pressed, tmp_path: Path, effort: int) -> None:
-    for seeds in lives(500, 100_000, effort):
+    for seeds in lives(250, 100_000, effort):
         with pressed_by(seeds, first, tmp_path) as pressed:
             for seed in seeds:
                 pressed.stream(seed)
@@ -52,7 +52,7 @@ def test_broken_streams_of_every_command_and_shape(first: Pressed, tmp_path: Pat
 
 
 def test_made_up_commands(first: Pressed, tmp_path: Path, effort: int) -> None:
-    for seeds in lives(350, 50_000, effort):
+    for seeds in lives(200, 50_000, effort):
         with pressed_by(seeds, first, tmp_path) as pressed:
             described = pressed.described()
             for seed in seeds:

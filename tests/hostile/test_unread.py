@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from choices import spread
 from hostile.flight_wire import FlightWire, ticket
 from hostile.pressing import Pressed
 from hostile.watching import MIB, Bounds, Watched
 
 READERS = 16
-ROWS, SIZE = 2000, 20_000
+ROWS, SIZE = 1000, 20_000
 STANDS_S = 0.5
 """What is on its way to who stands has come so far by then."""
 
@@ -43,7 +44,7 @@ def pressed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pressed]:
         yield pressed
 
 
-@pytest.mark.parametrize("read", READS, ids=lambda read: "-".join(map(str, read)) + str(len(str(read))))
+@pytest.mark.parametrize("read", spread(READS, 3), ids=lambda read: "-".join(map(str, read)) + str(len(str(read))))
 def test_who_reads_nothing_takes_little_of_the_server(pressed: Pressed, read: dict[str, object]) -> None:
     """Each had a batch of 16 MiB or more, two or three times: 56 subscriptions took 2.7 GB with a budget of 64 MiB."""
     bounds = Bounds(memory=RISES_MOST)

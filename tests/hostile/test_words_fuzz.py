@@ -1,7 +1,7 @@
 """Whatever bytes are sent to the HTTP, Flight and AMQP doors, the server lives, answers as the protocol has it, and
 nothing of it grows.
 
-A sample of 3,000 words of HTTP/1, HTTP/2 and AMQP; with more effort 100,000, each server pressed by 10,000.
+A sample of 1,500 words of HTTP/1, HTTP/2 and AMQP; with more effort 100,000, each server pressed by 10,000.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def press(server: LiveServer, seeds: range, seen: Counter[str]) -> None:
 
 
 def test_words_of_http_and_amqp_that_are_broken(tmp_path: Path, effort: int) -> None:
-    seen, count = Counter[str](), 3_000 if effort == 1 else 100_000
+    seen, count = Counter[str](), 1_500 if effort == 1 else 100_000
     for first in range(SEED, SEED + count, A_LIFE):
         seeds = range(first, min(first + A_LIFE, SEED + count))
         settings = tmp_path / "settings.toml"  # no word is to be refused because others were wrong logins
