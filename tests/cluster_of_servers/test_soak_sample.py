@@ -1,4 +1,4 @@
-"""A sample of `make soak-cluster`; `PENSTOCK_CLUSTER_SAMPLE_SECONDS` sets how long it makes trouble (8)."""
+"""A sample of `make soak-cluster`; `PENSTOCK_CLUSTER_SAMPLE_SECONDS` sets how long it makes trouble (4)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from choices import SEED
 from soak.cluster_soak import ClusterSoak, told
 from soak.restart_orders import EVERY, go_through
 
-SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "8"))
+SAMPLE_S = float(os.environ.get("PENSTOCK_CLUSTER_SAMPLE_SECONDS", "4"))
 REST_S = 0.1
 CHANCES = 5
 """Leaders that are cut off, each of a cluster of its own, until one of them is noticed: the first was each time."""
@@ -33,6 +33,7 @@ def test_all_are_stopped_and_killed_and_start_in_another_order(tmp_path: Path) -
     go_through(tmp_path, ("stopped", "killed"), [EVERY[SEED % len(EVERY)]])
 
 
+@pytest.mark.bulk("soak/test_soak.py::test_the_books_notice")
 def test_a_leader_that_waits_for_nobody_is_noticed(tmp_path: Path) -> None:
     """It is cut off from the others, and confirms what they will never have."""
     wrong = list[str]()

@@ -66,23 +66,23 @@ def taken_over(tmp_path: Path, registry: str) -> None:
             first = cluster.leader()
             cluster.level()
             eventually(lambda: all_up(b), lambda: f"{b.get('/api/links')}")
-            publish(b, *(b"b%05d" % number for number in range(100)))
+            publish(b, *(b"b%05d" % number for number in range(40)))
             worker = Worker(b)
             worker.start()
             publisher = Publisher(cluster)
-            publisher.more(50)
+            publisher.more(20)
             eventually(lambda: any(not body.startswith(b"b") for body in worker.given), "none came to b")
             cluster.level()  # with `min_in_sync = 1` one that was late is not waited for, and may not lead
             first.kill()
-            publisher.more(50)
+            publisher.more(20)
             second = cluster.leader()
             assert second is not first
             first.start()
             given = worker.end()
-            publish(b, *(b"b%05d" % number for number in range(100, 200)))
+            publish(b, *(b"b%05d" % number for number in range(40, 80)))
             publisher.more(20)
             rest = drain(second, elsewhere=b.waiting)
-            confirmed = publisher.confirmed | {b"b%05d" % number for number in range(200)}
+            confirmed = publisher.confirmed | {b"b%05d" % number for number in range(80)}
             counts = Counter([*given, *rest])
             assert confirmed - counts.keys() == set()
             assert {body: count for body, count in counts.items() if count > 1} == {}

@@ -10,7 +10,7 @@ import pytest
 from sites.house import Site, Sites
 from waiting import Patience, eventually
 
-EACH = 50
+EACH = 15
 
 QUEUE = """
 [[queue]]

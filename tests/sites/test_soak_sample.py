@@ -1,4 +1,4 @@
-"""A sample of `make soak-sites`; `PENSTOCK_SITES_SAMPLE_SECONDS` sets how long it makes trouble (4)."""
+"""A sample of `make soak-sites`; `PENSTOCK_SITES_SAMPLE_SECONDS` sets how long it makes trouble (2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from choices import SEED
 from soak.sites_soak import SitesSoak, told
 
-SAMPLE_S = float(os.environ.get("PENSTOCK_SITES_SAMPLE_SECONDS", "4"))
+SAMPLE_S = float(os.environ.get("PENSTOCK_SITES_SAMPLE_SECONDS", "2"))
 
 
 def test_each_message_is_worked_once_at_whatever_site(tmp_path: Path) -> None:
