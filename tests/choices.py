@@ -31,8 +31,8 @@ def examples(many: int) -> int:
 
 
 def stride(usual: int) -> int:
-    """Of so many calls a usual run plants a fault in one; a hunt in more of them, and with enough effort in each."""
-    return max(usual // EFFORT, 1)
+    """Of so many calls a usual run plants a fault in one; a hunt in three times as many for each part of its effort."""
+    return usual if EFFORT == 1 else max(usual // (3 * EFFORT), 1)
 
 
 Case = TypeVar("Case")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import pytest
 
+from choices import spread
 from penstock.expr import compile_filter
 from penstock.records.entries import Topic
 from unit.core.world import DURABLE, World, header
@@ -52,9 +54,8 @@ def received(kind: str, limit: str, together: bool, taken: int, start: str) -> l
     return [world.rows[lsn][0].bodies[world.rows[lsn][1]] for lsn in got + world.inbox[after]]
 
 
-@pytest.mark.parametrize("start", ["clean", "killed"])
+@pytest.mark.parametrize(("start", "taken"), spread(product(["clean", "killed"], [1, 4]), 2))
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_its_messages_one_by_one(kind: str, limit: str, start: str) -> None:
-    for taken in (1, 4):
-        assert received(kind, limit, True, taken, start) == received(kind, limit, False, taken, start)
+def test_a_batch_is_its_messages_one_by_one(kind: str, limit: str, start: str, taken: int) -> None:
+    assert received(kind, limit, True, taken, start) == received(kind, limit, False, taken, start)

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from choices import spread
 from penstock.core.queue import timetable
 from penstock.core.queue.delays import Delays, Schedule
 from penstock.core.queue.order.runs import NEVER
@@ -72,7 +73,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timetable, "PIECE", 8)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", spread(range(40), 14))
 def test_whatever_is_due_and_however_much_it_comes_by_time_and_then_by_number(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +144,7 @@ def test_after_a_long_stop_no_step_looks_at_more_than_its_share(monkeypatch: pyt
     assert steps < 2000 / 8 * 10
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", spread(range(20), 8))
 def test_what_is_due_and_not_very_much_comes_in_one_step(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{Schedule.__module__}.NEAR", 1)
     chance = random.Random(seed)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from choices import spread
 from penstock.core.effects import Deliver, DeliverEach, Effect, Scan, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import filtering
@@ -130,7 +131,7 @@ def test_a_due_message_takes_its_place_within_its_priority() -> None:
     assert bench.sent() == [chunk[0], late[0], chunk[1], late[1]]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 4))
 def test_a_bounded_list_tells_the_first_of_its_matches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtering, "WALK_FIRST", 4)
     monkeypatch.setattr(priority_order, "LEVELS_MOST", 4 if seed % 2 else 256)
@@ -242,7 +243,7 @@ def test_from_few_priorities_to_many_and_back() -> None:
     assert bench.queue.ready == 0
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 5))
 def test_ranks_are_the_same_however_many_were_forgotten_before_more_came(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
+from choices import spread
 from penstock.core.queue.order.runs import SMALL, gaps, sift
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", spread(range(20), 8))
 def test_what_remains_without_few_or_many(seed: int) -> None:
     chance = random.Random(seed)
     chunk = range(1000, 1000 + chance.randrange(300, 3000))

@@ -11,6 +11,7 @@ from operator import itemgetter
 
 import pytest
 
+from choices import spread
 from penstock.core.effects import Verb
 from penstock.core.queue.dispatching.consumers import Consumer
 from penstock.core.queue.order.runs import Run
@@ -81,7 +82,7 @@ class Side:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", spread(range(18), 9))
 def test_several_acks_are_the_same_as_one_after_the_other(seed: int) -> None:
     chance = random.Random(seed)
     settings = SETTINGS[seed % len(SETTINGS)]

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from choices import spread
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -29,7 +30,7 @@ def one_by_one(takers: Takers[Consumer], model: FairnessModel, turn: int, count:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", spread(range(20), 8))
 def test_many_at_once_go_where_one_after_the_other_would(model: FairnessModel, seed: int) -> None:
     chance = random.Random(seed)
     sides: list[tuple[Takers[Consumer], list[Consumer]]] = []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from choices import spread
 from penstock.core.effects import Effect, Verb
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
@@ -77,7 +78,7 @@ def test_a_limit_that_is_changed_needs_no_other_weighing(monkeypatch: pytest.Mon
     assert bench.queue.weight == 0
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", spread(range(60), 20))
 def test_whatever_comes_and_goes_is_counted_once(seed: int) -> None:
     more: list[dict[str, Any]] = [{}, {"max_priority": 3}, {"group_key": "/a"}, {"fairness_key": "/a"}]
     bench = Bench(seed, **more[seed % 4])

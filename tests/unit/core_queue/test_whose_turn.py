@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from choices import spread
 from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
 from penstock.core.queue.dispatching import dispatch, granting
@@ -70,7 +71,7 @@ def turns(sides: list[Side]) -> Iterator[Side]:
             side.look()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 6))
 def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) -> None:
     dice = random.Random(seed)
     settings = SETTINGS[seed % len(SETTINGS)]

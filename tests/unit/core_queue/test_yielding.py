@@ -7,13 +7,14 @@ from typing import Any
 import orjson
 import pytest
 
+from choices import EFFORT
 from penstock.core.queue import yielding
 from penstock.core.queue.order.ranks import Ranks, rank_of
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.yielding import Yielding
 from penstock.testing import Broker
 
-DEPTH, MORE = 200, 100
+DEPTH, MORE = (100, 50) if EFFORT == 1 else (200, 100)
 
 KEYS = ({"fairness_key": "/k"}, {"group_key": "/k"}, {"group_key": "/k", "fairness_key": "/k"})
 ORDERS: tuple[dict[str, Any], ...] = ({}, {"priority_expression": "/p"}, {"max_priority": 9})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from choices import EFFORT
 from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import connection, session
 from penstock.wire.amqp import methods as m
@@ -13,7 +14,7 @@ from penstock.wire.amqp.frames import METHOD
 from planting import Plant
 from sim.serverkit import Client, Life, clock, frame
 
-FEW, MANY = 20, 160
+FEW, MANY = 20, 80 if EFFORT == 1 else 160
 ALIKE = 1.25
 """How much more one of many may take than one of few."""
 

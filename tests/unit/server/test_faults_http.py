@@ -27,7 +27,7 @@ from penstock.server.http.messages import Getter
 from penstock.testing.process import load
 from planting import Plant, Planted
 
-STRIDE = stride(61)
+STRIDE = stride(121)
 """A fault is planted at the first call of a request, and at every so many after another one; 1: at every call."""
 
 CONFIG = """

@@ -27,7 +27,7 @@ from penstock.wire.amqp import methods as m
 from planting import Plant, Planted
 from sim.serverkit import Client, Life, clock, message, state_of
 
-STRIDE = stride(37)
+STRIDE = stride(73)
 """A fault is planted at the first call of an act, and at every so many after another one; 1: at every call."""
 
 SESSION = "penstock.server.amqp.connection"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from choices import spread
 from penstock.core.queue.dispatching import granting
 from penstock.log.simdisk import SimDisk
 from penstock.server.amqp import session
@@ -77,7 +78,7 @@ def turns(sides: list[Side]) -> Iterator[Side]:
             yield side
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", spread(range(12), 6))
 def test_whatever_is_said_of_them(seed: int, monkeypatch: pytest.MonkeyPatch, parts: list[str]) -> None:
     chance = random.Random(seed)
     budget = 1 << 20 if seed % 3 else 1 << 14  # bodies that have to be read from the log

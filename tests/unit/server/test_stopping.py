@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from choices import spread
 from penstock.errors import Unavailable
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
@@ -182,7 +183,7 @@ def load_on(server: App) -> None:
     publisher.publish("picked", b'{"n":5,"pad":"' + b"x" * 300_000 + b'"}')
 
 
-@pytest.mark.parametrize("moment", range(10))
+@pytest.mark.parametrize("moment", spread(range(10), 5))
 async def test_a_stop_at_any_moment(
     deep: Path, tmp_path: Path, moment: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

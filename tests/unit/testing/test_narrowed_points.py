@@ -152,9 +152,9 @@ def iso(seconds: float) -> str:
 
 
 def points(shape: str, effort: int) -> list[str]:
-    """Two of the points for each shape, another two for the next one; with effort all."""
+    """One of the points for each shape, the next for the next one; with effort all."""
     at = list(SHAPES).index(shape)
-    return [point for n, point in enumerate(POINTS) if effort > 1 or (n + at) % 4 == 0]
+    return [point for n, point in enumerate(POINTS) if effort > 1 or (n + at) % len(POINTS) == 0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
