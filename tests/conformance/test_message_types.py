@@ -123,9 +123,14 @@ def test_a_record_is_removed_by_the_body_of_a_message(client: penstock.Client, s
 @ALL
 def test_sql(client: penstock.Client, sample: Sample) -> None:
     field = ".".join(f'"{step}"' for step in sample.path("region").strip("/").split("/"))
-    for name in ("work", "records"):
-        sql = f'SELECT {field} AS region, count(*) AS n FROM "{sample.label}-{name}" GROUP BY 1 ORDER BY 1'
-        assert client.query(sql).to_arrow().to_pylist() == [{"region": "north", "n": 3}, {"region": "south", "n": 3}]
+    counts = (
+        f"SELECT '{name}' AS of, {field} AS region, count(*) AS n FROM \"{sample.label}-{name}\" GROUP BY ALL"
+        for name in ("records", "work")
+    )
+    found = client.query(f"{' UNION ALL '.join(counts)} ORDER BY ALL").to_arrow().to_pylist()
+    assert found == [
+        {"of": name, "region": region, "n": 3} for name in ("records", "work") for region in ("north", "south")
+    ]
 
 
 @ALL

@@ -238,12 +238,12 @@ def test_the_command_line(broker: Broker) -> None:
 
 
 @pytest.mark.crash
-def test_what_was_confirmed_survives_a_kill(tmp_path: Path) -> None:
+def test_what_was_confirmed_survives_a_kill(tmp_path: Path, effort: int) -> None:
     chance = random.Random(3)
     settings = tmp_path / "penstock.toml"
     settings.write_text('[[topic]]\nname = "t"\nkey = ["/id"]\n')
     model: dict[int, dict[str, object]] = {}
-    for _ in range(3):
+    for _ in range(2 if effort == 1 else 3):
         with ServerProcess(tmp_path / "data", config=settings) as server:
             with penstock.connect(server.flight_url) as client:
                 assert {one.json()["id"]: one.json() for one in client.sow("t")} == model

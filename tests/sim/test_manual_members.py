@@ -108,7 +108,7 @@ PLANTED: dict[str, Plant] = {
 
 SOONEST = {
     "a term that was given up is made again": ((3, 1), 19), "what was set aside stays in the log": ((3, 1), 0),
-    "nobody asks whether it is in sync": ((3, 1), 0), "who is silent is dropped": ((3, 2), 2),
+    "nobody asks whether it is in sync": ((3, 1), 0), "who is silent is dropped": ((4, 2), 6),
 }  # fmt: skip
 """The shape in which it is found soonest, where it takes more than the first few schedules of all, and which of its
 schedules is tried before the others."""
