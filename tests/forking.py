@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from forked import APART, BESIDE, FDS_MOST, MOST, SERVES, with_loaded_children
+from forked import APART, BESIDE, FDS_MOST, MOST, SERVES, name_beside, with_loaded_children
 
 ALLOCATORS = "jemalloc_bg_thd"
 """A thread of jemalloc's, which is not in forked processes: who judges the memory of one takes a new one."""
@@ -205,9 +205,10 @@ def with_other_memory(command: Sequence[str]) -> None:
     launching.with_bounded_pool = bounded
 
 
-def run(command: Sequence[str]) -> None:
-    """As `python COMMAND`."""
+def run(command: Sequence[str], owner: int) -> None:
+    """As `python COMMAND`.  owner: who asked for it."""
     if command[0] == "-m" and command[1] in (*BESIDE, *APART):
+        Path("/proc/self/comm").write_text(name_beside(owner, command[1]))
         sys.argv = list(command[1:])
         importlib.import_module(command[1]).main()
     elif command[0] == "-m":
@@ -308,7 +309,7 @@ def main() -> None:
         with_other_memory(command)
         if request["children"]:
             with_loaded_children(lambda: address)
-    to_its_end(lambda: run(command))
+    to_its_end(lambda: run(command, request["owner"]))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from bulk_lab import alive, children
+from bulk_lab import alive
 from flight_house import FlightHouse
+from forked import beside
 from live_server import LiveServer
 from penstock.errors import InvalidArgument, LogDamaged, PenstockError, Unavailable
 from penstock.server.bulk.process import Bulk
@@ -23,10 +24,9 @@ from penstock.server.bulk.relay import Relay
 from waiting import eventually
 
 
-class Server(LiveServer):
-    """Its processes are children of its own."""
-
-    children_load = True
+def children(server: int) -> list[int]:
+    """The processes that read the log beside it."""
+    return beside(server, "penstock.server.bulk.child")
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def flood(server: LiveServer) -> penstock.Client:
 
 
 def test_no_child_before_it_is_needed_and_none_after_a_stop(tmp_path: Path) -> None:
-    with Server(tmp_path, flight=True) as server:
+    with LiveServer(tmp_path, flight=True) as server:
         pid = server.ready["pid"]
         assert children(pid) == []
         with flood(server) as client:
@@ -292,7 +292,7 @@ def test_no_child_before_it_is_needed_and_none_after_a_stop(tmp_path: Path) -> N
 
 
 def test_the_child_of_a_killed_server_ends(tmp_path: Path) -> None:
-    with Server(tmp_path, flight=True) as server:
+    with LiveServer(tmp_path, flight=True) as server:
         with flood(server) as client:
             batches = client.replay_batches("t")
             next(batches)
@@ -305,7 +305,7 @@ def test_the_child_of_a_killed_server_ends(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_a_read_that_runs(tmp_path: Path) -> None:
-    with Server(tmp_path, flight=True) as server, flood(server) as client:
+    with LiveServer(tmp_path, flight=True) as server, flood(server) as client:
         batches: Any = client.replay_batches("t")
         next(batches)
         [child] = children(server.ready["pid"])

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from choices import EFFORT
+from forked import beside
 from live_server import LiveServer
 from waiting import eventually
 
@@ -37,17 +38,11 @@ FAILED = (OSError, http.client.HTTPException)
 
 class Server(LiveServer):
     http = "127.0.0.1:0"
-    children_load = True  # a door is looked for by its name
 
     def door(self) -> int | None:
         """The process of HTTP's door."""
         assert self.process is not None
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with suppress(OSError):  # a thread or a process that ends meanwhile
-                for pid in (task / "children").read_text().split():
-                    if b"http.front" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                        return int(pid)
-        return None
+        return next(iter(beside(self.process.pid, "penstock.server.http.front")), None)
 
     def link(self, timeout: float = 60.0) -> http.client.HTTPConnection:
         host, _, port = self.ready["http"].rpartition(":")
