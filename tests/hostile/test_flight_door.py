@@ -22,6 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 import penstock
 from choices import EFFORT
+from forked import beside
 from hostile.arrow_streams import Message, valid_streams
 from hostile.greedy import greedy
 from hostile.pressing import BOUNDS, Pressed
@@ -41,23 +42,18 @@ WAITING = 100
 
 def door_of(pid: int | None) -> int:
     """The process of a server's Flight door."""
-    found = list[int]()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ends meanwhile has begun no door
-            for child in (task / "children").read_text().split():
-                if b"flight.front" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
-    [door] = found
+    assert pid is not None
+    [door] = beside(pid, "penstock.server.flight.front")
     return door
 
 
-class Server(LiveServer):
-    """Its door is a child of its own."""
+class OwnDoor(LiveServer):
+    """Its door is a child of its own, in the eyes of the system."""
 
     children_load = True
 
 
-class SmallDoor(Server):
+class SmallDoor(LiveServer):
     """Its door is full with less: who fills one has several times as much."""
 
     program = (str(Path(__file__).parents[1] / "small_door_server.py"),)
@@ -70,7 +66,7 @@ def another_door(pid: int | None, door: int) -> bool:
 
 
 @contextmanager
-def serving(folder: Path, settings: str = "", kind: type[Server] = Server) -> Iterator[LiveServer]:
+def serving(folder: Path, settings: str = "", kind: type[LiveServer] = LiveServer) -> Iterator[LiveServer]:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "settings.toml").write_text(settings)
     with kind(folder, [str(folder / "settings.toml")], flight=True) as server:
@@ -244,17 +240,18 @@ def door_ends(server: LiveServer, channel: BlockingChannel, state: str, how: sig
     channel.queue_delete("kept")
 
 
-def test_where_cores_are_few_a_server_comes_before_its_door_which_ends_with_it(server: LiveServer) -> None:
+def test_where_cores_are_few_a_server_comes_before_its_door_which_ends_with_it(tmp_path: Path) -> None:
     """What strangers keep busy there made everybody at the other doors wait for half a second."""
-    assert server.process is not None
-    pid, door = server.process.pid, door_of(server.process.pid)
-    threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
-    behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
-    assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
-    server.kill()
-    eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
-    server.start()
-    until_back(server)
+    with serving(tmp_path, kind=OwnDoor) as server:
+        assert server.process is not None
+        pid, door = server.process.pid, door_of(server.process.pid)
+        threads = [int(one.name) for one in Path(f"/proc/{door}/task").iterdir()]
+        behind = {os.getpriority(os.PRIO_PROCESS, one) for one in threads}
+        assert behind == {min(19, os.getpriority(os.PRIO_PROCESS, pid) + BEHIND)}
+        server.kill()
+        eventually(lambda: not Path(f"/proc/{door}").exists() or _is_zombie(door), "the door outlives its server")
+        server.start()
+        until_back(server)
 
 
 def _is_zombie(pid: int) -> bool:
