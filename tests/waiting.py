@@ -50,11 +50,12 @@ def wait_for(channel: Any, done: Callable[[], object], seconds: float | None = N
 
 
 def eventually(
-    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen", seconds: float = 60.0
-) -> None:
-    """Until it holds.  AssertionError with the reason when that takes too long."""
+    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen", seconds: float = 60.0,
+    look: float = LOOK_S,
+) -> None:  # fmt: skip
+    """Until it holds.  AssertionError with the reason when that takes too long.  look: seconds between looks."""
     patience, pause = Patience(seconds), FIRST_LOOK_S
     while not holds():
         assert not patience.is_over(), why if isinstance(why, str) else why()
         time.sleep(pause)
-        pause = min(1.2 * pause, LOOK_S)
+        pause = min(1.2 * pause, look)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,33 +21,42 @@ MIB = 1 << 20
 COLUMNS = StructType([StructField("lsn", LongType())])
 
 
-READS: dict[str, tuple[dict[str, str], Callable[[int, int], object]]] = {
-    "stream": ({"topic": "t", "stream": "s"}, lambda origin, end: ReplayPart(origin, 1, end, 0)),
-    "topic": ({"topic": "t"}, lambda origin, end: ReplayPart(origin, 1, end, 0, held="mine")),
-    "log": ({"log": "true"}, lambda origin, end: LogPart(1, end, "mine")),
-    "queue": ({"queue": "t"}, lambda origin, end: ContentPart(origin, "", [(1, end, 1, "ready")])),
+READS: dict[str, tuple[dict[str, str], Callable[[int, int, str], object]]] = {
+    "stream": ({"topic": "t", "stream": "s"}, lambda origin, end, mine: ReplayPart(origin, 1, end, 0)),
+    "topic": ({"topic": "t"}, lambda origin, end, mine: ReplayPart(origin, 1, end, 0, held=mine)),
+    "log": ({"log": "true"}, lambda origin, end, mine: LogPart(1, end, mine)),
+    "queue": ({"queue": "t"}, lambda origin, end, mine: ContentPart(origin, "", [(1, end, 1, "ready")])),
 }
+
+
+@pytest.fixture(scope="module")
+def retired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FlightHouse, int]]:
+    """A log whose beginning is gone, and the first LSN that is left."""
+    with FlightHouse(tmp_path_factory.mktemp("retired"), segment=MIB) as house, connect(house.url) as client:
+        client.declare("t")
+        for _ in range(12):
+            client.publish("t", b"x" * 400_000)
+        client.purge("t")
+        yield house, house.retire(2 * MIB)
 
 
 @pytest.mark.parametrize("direct", ["true", "false", "auto"])
 @pytest.mark.parametrize("read", READS)
 def test_a_part_whose_beginning_is_gone_has_what_is_left_if_that_is_asked_for(
-    tmp_path: Path, direct: str, read: str
+    retired: tuple[FlightHouse, int], direct: str, read: str
 ) -> None:
-    with FlightHouse(tmp_path, segment=MIB) as house, connect(house.url) as client:
-        client.declare("t")
-        for _ in range(12):
-            client.publish("t", b"x" * 400_000)
-        client.purge("t")
-        first, end = house.retire(2 * MIB), house.log.durable + 1
-        assert first > 1
-        what, made = READS[read]
-        part, given = made(house.log.origin, end), {"url": house.url, "direct": direct, **what}
-        with pytest.raises(PenstockError, match=r"(begin|retention has (passed|removed)).*failOnDataLoss"):
-            lsns(given, part)
-        left = lsns({**given, "failOnDataLoss": "false"}, part)
-        assert left
-        assert min(left) >= first
+    house, first = retired
+    assert first > 1
+    what, made = READS[read]
+    part, given = (
+        made(house.log.origin, house.log.durable + 1, f"{read}-{direct}"),
+        {"url": house.url, "direct": direct, **what},
+    )
+    with pytest.raises(PenstockError, match=r"(begin|retention has (passed|removed)).*failOnDataLoss"):
+        lsns(given, part)
+    left = lsns({**given, "failOnDataLoss": "false"}, part)
+    assert left
+    assert min(left) >= first
 
 
 def lsns(given: dict[str, str], part: object) -> list[int]:

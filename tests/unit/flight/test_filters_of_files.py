@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flight_house import FlightHouse
-from message_samples import SAMPLES
+from message_samples import SAMPLES, Sample
 from penstock import connect
 from penstock.spark.reading.fetching import file_messages
 from penstock.spark.remote import Remote, Where
@@ -35,32 +35,43 @@ def test_files_give_the_rows_that_the_server_gives(tmp_path: Path, name: str) ->
         server.close()
 
 
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlightHouse]:
+    """A server that was started again, with six orders of each type in a topic and two queues of their own."""
+    folder = tmp_path_factory.mktemp("restarted")
+    with FlightHouse(folder) as house, connect(house.url) as client:
+        for name, sample in SAMPLES.items():
+            client.declare_topic(f"t-{name}", message_type=sample.name, key=[sample.path("id")])
+            client.declare(f"all-{name}", underlying_topic=f"t-{name}", message_type=sample.name)
+            client.declare(f"high-{name}", underlying_topic=f"t-{name}", message_type=sample.name,
+                           filter=sample.said("{total} > 3"), priority_expression=sample.path("total"))  # fmt: skip
+            for body in orders(sample):
+                client.publish(f"t-{name}", body, headers=sample.headers)
+    with FlightHouse(folder) as house:
+        yield house
+
+
+def orders(sample: Sample) -> list[bytes]:
+    return [sample.body({"id": f"a-{number}", "total": number, "region": "n"}) for number in range(6)]
+
+
 @pytest.mark.parametrize("name", SAMPLES)
-def test_bodies_are_read_from_the_log_alone_after_a_restart(tmp_path: Path, name: str) -> None:
-    sample = SAMPLES[name]
-    high, order = sample.said("{total} > 3"), sample.said("{total} DESC")
-    with FlightHouse(tmp_path) as house, connect(house.url) as client:
-        client.declare_topic("t", message_type=sample.name, key=[sample.path("id")])
-        client.declare("all", underlying_topic="t", message_type=sample.name)
-        client.declare("high", underlying_topic="t", message_type=sample.name, filter=high,
-                       priority_expression=sample.path("total"))  # fmt: skip
-        for number in range(6):
-            told = {"id": f"a-{number}", "total": number, "region": "n"}
-            client.publish("t", sample.body(told), headers=sample.headers)
-    with FlightHouse(tmp_path) as house, connect(house.url) as client:
-        written = [sample.body({"id": f"a-{number}", "total": number, "region": "n"}) for number in range(6)]
+def test_bodies_are_read_from_the_log_alone_after_a_restart(restarted: FlightHouse, name: str) -> None:
+    sample, topic, everything = SAMPLES[name], f"t-{name}", f"all-{name}"
+    high, order, written = sample.said("{total} > 3"), sample.said("{total} DESC"), orders(sample)
 
-        def numbers(messages: Iterable[Any]) -> list[int]:
-            return [written.index(one.body) for one in messages]
+    def numbers(messages: Iterable[Any]) -> list[int]:
+        return [written.index(one.body) for one in messages]
 
-        assert numbers(client.sow("t", filter=high, order_by=order)) == [5, 4]
-        assert numbers(client.peek("all", filter=high)) == [4, 5]
-        assert numbers(client.replay("t", filter=high)) == [4, 5]
-        with client.consume("high", timeout=30) as consumer:
+    with connect(restarted.url) as client:
+        assert numbers(client.sow(topic, filter=high, order_by=order)) == [5, 4]
+        assert numbers(client.peek(everything, filter=high)) == [4, 5]
+        assert numbers(client.replay(topic, filter=high)) == [4, 5]
+        with client.consume(f"high-{name}", timeout=30) as consumer:
             assert numbers(islice(consumer, 2)) == [5, 4]
-        client.publish("t", written[5], headers=sample.headers)  # its key has the record that was there
-        assert len(list(client.sow("t"))) == 6
-        grouped = client.sow("all", projection=sample.said("COUNT({id}) AS /n"), grouping=sample.path("region"))
+        client.publish(topic, written[5], headers=sample.headers)  # its key has the record that was there
+        assert len(list(client.sow(topic))) == 6
+        grouped = client.sow(everything, projection=sample.said("COUNT({id}) AS /n"), grouping=sample.path("region"))
         assert [one.body for one in grouped] == [b'{"n":7}']
-        with client.consume("all", filter=sample.said("{total} = 4"), timeout=30) as consumer:
+        with client.consume(everything, filter=sample.said("{total} = 4"), timeout=30) as consumer:
             assert numbers([next(iter(consumer))]) == [4]

@@ -25,7 +25,7 @@ FLAT = {name: kind for name, kind in COLUMNS.items() if name not in ("o", "l")} 
 }  # fmt: skip
 SCHEMAS = {PlainBodies: pa.schema(list(COLUMNS.items())), LikeBodies: pa.schema(list(FLAT.items()))}
 """What each reader reads."""
-TRIED, BULK = 400, 1_000
+TRIED, BULK = 200, 1_000
 """Batches, and where more than a sample is asked for, for each step of effort."""
 
 NAMES = (*COLUMNS, "x", "id ", "ID", "day", "")
@@ -138,7 +138,7 @@ def test_whatever_is_read_at_once_is_what_the_reader_of_each_body_says(both: Bot
     made, taken = Bodies(SEED), 0
     for _ in range(TRIED if effort == 1 else BULK * effort):
         taken += both.check(*[made.body()] * made.random.choice([1, 1, 3]))
-    assert taken > (28 if effort == 1 else 70 * effort)
+    assert taken > (14 if effort == 1 else 70 * effort)
 
 
 def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(effort: int) -> None:
@@ -165,14 +165,14 @@ def test_values_in_the_places_of_a_shape_are_what_the_reader_of_each_body_says(e
                 one.encode() for one in (*values[:3], text, values[3], exact, day)
             ))  # fmt: skip
         taken += both.check(*rows)
-    assert taken > (100 if effort == 1 else 250 * effort)
+    assert taken > (50 if effort == 1 else 250 * effort)
 
 
 def test_bodies_are_never_taken_for_parts_of_each_other(both: Both, effort: int) -> None:
     """What is one object only together with the next row, or two in one row, is bad in each."""
     random, taken = Random(SEED), 0
     pieces = [b"{", b"}", b"{}", b'{"id":1}', b'"', b",", b":", b"[", b"]", b'"x":', b" ", b"\n", b"\0", b"1", b"\\"]
-    for _ in range(300 * effort):
+    for _ in range(150 if effort == 1 else 300 * effort):
         whole = [b"".join(random.choices(pieces, k=random.randrange(1, 4))) for _ in range(random.randrange(1, 5))]
         taken += both.check(*(b"{" + one + b"}" if random.random() < 0.7 else one for one in whole))
     assert taken > 0
@@ -244,6 +244,7 @@ def one_by_one() -> BodyParser:
 def test_a_few_odd_bodies_are_read_by_themselves_and_all_as_one_by_one(effort: int) -> None:
     schema: Any = SCHEMAS[LikeBodies]
     random, parser, slow, apart = Random(SEED), BodyParser(schema, schema.names), one_by_one(), 0
+    parser._misses = Forgiven(dict.fromkeys(parser._quick, 0))  # pyright: ignore[reportPrivateUsage]
     for _ in range(150 * effort):
         count = random.randrange(1, 40)
         bodies: list[bytes | None] = [

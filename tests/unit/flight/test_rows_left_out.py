@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 import penstock
+from choices import spread
 from conformance.test_log_streams import Reader
 from flight_house import FlightHouse
 from penstock.config.vhost_sections import EntitlementSection
@@ -136,8 +138,9 @@ def test_tasks_that_read_are_the_streams_readers(client: penstock.Client, house:
     assert lapsed(house)
 
 
-@pytest.mark.parametrize("failing", ["true", "false"])
-@pytest.mark.parametrize("kind", ["topic", "log", "stream", "moved"])
+@pytest.mark.parametrize(
+    ("kind", "failing"), spread(product(["topic", "log", "stream", "moved"], ["true", "false"]), 5)
+)
 def test_a_broken_answer_is_not_taken_up_by_count_where_rows_went(
     client: penstock.Client, house: FlightHouse, kind: str, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,11 +6,13 @@ import random
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from choices import spread
 from damage import MENU, damage
 from penstock.errors import LogDamaged, NotFound
 from penstock.log.archive import row_groups
@@ -130,8 +132,7 @@ def test_what_somebody_may_still_ask_for_stays_and_so_does_the_newest_day() -> N
 # -- repairing
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("what", MENU)
+@pytest.mark.parametrize(("what", "merged"), [*product(MENU, [True]), *product(spread(MENU, 3), [False])])
 def test_a_damaged_manifest_is_named_and_made_anew_as_it_was(what: str, merged: bool) -> None:
     run = made(14, merged=merged, topics=FEW)
     was, files = run.manifest(), run.disk.files()
