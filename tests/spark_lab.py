@@ -57,8 +57,8 @@ class Lab:
         return remote(Where(self.house.url)).act(action, **fields)
 
     def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Wait until it is true."""
-        eventually(what, seconds=seconds)
+        """Wait until it is true.  Who asks Java how a query goes has it write all that there is to say, each time."""
+        eventually(what, seconds=seconds, look=0.2)
 
     def counts(self, queue: str) -> tuple[int, int, int]:
         stats = self.client.queue(queue)

@@ -15,10 +15,10 @@ import penstock
 from conformance.test_archive_live import CONFIG, command, url
 from live_server import LiveServer
 
-MANY = 4_000
+MANY = 3_000
 """Rows of 300 bytes."""
 
-PIECES = 4
+PIECES = 3
 """Each more than a segment of 256 KiB holds."""
 
 SINCE = 100
@@ -34,6 +34,7 @@ def server(tmp_path: Path) -> Iterator[LiveServer]:
 
 def test_batch_and_stream_go_through_the_archive_into_the_log(spark: Any, server: LiveServer, tmp_path: Path) -> None:
     wanted = spark.range(MANY + SINCE).selectExpr("id", "repeat(sha2(cast(id AS string), 256), 4) AS more")
+    rows = sorted(map(tuple, wanted.collect()))
     with penstock.connect(url(server)) as client:
         client.declare("copied")
 
@@ -50,15 +51,14 @@ def test_batch_and_stream_go_through_the_archive_into_the_log(spark: Any, server
         client.action("compact", with_vhost=False, dry_run=False)
         place = client.action("position", with_vhost=False, bookmark="EPOCH")
         assert place["first"] == 1
-        assert place["whole_from"] > MANY * 3 // 4, "the log alone has lost most of it"
+        assert place["whole_from"] > MANY * 2 // 3, "the log alone has lost most of it"
         write(f"id >= {MANY}")
 
         columns = "id bigint, more string"
         read = spark.read.format("penstock").options(url=url(server), topic="work", schema=columns, minPartitions=4)
         for direct in ("true", "false"):
             found = read.option("direct", direct).load().select("id", "more")
-            assert found.count() == MANY + SINCE, direct
-            assert found.exceptAll(wanted).count() == 0, direct
+            assert sorted(map(tuple, found.collect())) == rows, direct
         filtered = read.option("direct", "auto").option("filter", "/id < 40").load()
         assert sorted(row.id for row in filtered.select("id").collect()) == list(range(40))
 

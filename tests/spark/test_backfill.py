@@ -28,6 +28,7 @@ def finish(pipeline: Pipeline, lab: Lab) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.bulk("spark/test_pipeline_crashes.py::test_the_hand_over_of_a_backfill")
 def test_the_past_then_what_comes(lab: Lab, tmp_path: Path) -> None:
     lab.declare("history", "copies")
     place = Place(Where(lab.house.url), tmp_path)
@@ -90,7 +91,7 @@ def test_the_dead_letters_of_a_range_come_with_its_batches(lab: Lab, tmp_path: P
     finish(Pipeline(Definition.of(given), place), lab)
     for number, outputs in enumerate(([], [{"table": str(tmp_path / "out"), "vhost": "/"}]), 2):
         what = {"id": f"again{number}", "from": "earliest", "max_rows": 4, "outputs": outputs}
-        for _ in range(2):  # the second one has nothing to do
+        for _ in range(number - 1):  # another one has nothing to do
             finish(BackfillPipeline({**given, "range": what}, place), lab)
         assert lab.ids("aside") == sorted([7, 8, 9] * number)
     assert lab.ids("kept") == sorted([*range(7)] * 2)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from choices import spread
 from penstock.errors import SettingsError
 from penstock.spark.pipelines import expectations
 from penstock.spark.pipelines.definition import Definition
@@ -69,6 +70,7 @@ def test_what_cannot_be_exact_is_refused(
     assert lab.counts(name) == (20, 0, 0)
 
 
+@pytest.mark.bulk("test_what_cannot_be_exact_is_refused")
 @pytest.mark.parametrize(
     ("name", "sql", "rows", "conf"),
     [
@@ -90,14 +92,14 @@ def test_why_it_is_refused(
 
 @pytest.mark.parametrize(
     ("name", "sql", "rows", "conf", "out"),
-    [
+    spread([
         ("sent", CROSS.format(hint="/*+ BROADCAST(p) */"), range(2), LARGE, 18),
         ("nothing", EQUAL, range(0), {}, 0),
         ("merged", EQUAL.replace("SELECT", "SELECT /*+ MERGE(p) */"), range(0), INTERPRETED, 0),
         ("outer", EQUAL.replace("JOIN", "LEFT JOIN"), range(0), INTERPRETED, 10),
         ("top", "SELECT n, count(*) AS c FROM d JOIN p ON d.id > p.n GROUP BY n LIMIT 1", range(1), {}, 1),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_what_is_exact(
     lab: Lab, tmp_path: Path, name: str, sql: str, rows: range, conf: dict[str, str], out: int
 ) -> None:

@@ -74,13 +74,14 @@ def test_spark_says_what_python_says(spark: Any) -> None:
     Spark, which runs what Python runs: of these a sample, for `unit/expr/test_cases.py` has all."""
     hunts = EFFORT > 1
     cases = list(dict.fromkeys([*(text for text, _, _ in CASES), *SINGLES]))
-    of_spark = [*judged_by_spark(cases), *judged_by_spark(PAIRS)[:: 1 if hunts else 7]]
-    others = [*cases[:: 1 if hunts else 4], *PAIRS[:: 7 if hunts else 140]]
+    of_spark = [*judged_by_spark(cases), *judged_by_spark(PAIRS)[:: 1 if hunts else 14]]
+    others = [*cases[:: 1 if hunts else 8], *PAIRS[:: 7 if hunts else 280]]
     texts = list(dict.fromkeys([*of_spark, *others]))
     texts += ["MESSAGE_SIZE() = NULL OR TOPIC_NAME() BETWEEN 'e' AND 'f'", "NOT (TOPIC_NAME() = 'x' AND /a = 8)"]
     texts += [
         f"MESSAGE_SIZE() BETWEEN {len(BODIES[0]) - n} AND {len(BODIES[0]) + m}" for n, m in ((0, 1), (1, 0), (-1, 1))
     ]
+    texts += ["TOPIC_NAME() LIKE '^orders'", "TOPIC_NAME() LIKE '^events'"]
     texts += ["-MESSAGE_SIZE() * 3 + 1 < 0 AND (TOPIC_NAME() IS NULL OR /a > 1 OR TRUE)", "MESSAGE_SIZE() AND /a"]
     found = evaluate(texts, batch(), spark=spark, origin=ORIGIN, columns=CONTEXT_COLUMNS)
     for text, row in zip(texts, found, strict=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from nyc import ROWS, Year, written
 from penstock.config.load import load_mapping
 from penstock.spark.pipelines.definition import Definition
@@ -13,6 +15,7 @@ from penstock.spark.remote import Where
 from spark_lab import Lab
 
 
+@pytest.mark.bulk("spark/test_pipelines_page.py::test_the_examples_run")
 def test_a_stream_with_a_table_and_with_a_stream(lab: Lab, tmp_path: Path) -> None:
     year = Year(days=14)
     lab.declare("flights", *ROWS)

@@ -1,7 +1,7 @@
 """Two drivers on one checkpoint, as two processes: the later one fences the earlier, and each row is there once.
 
-The query of this process and one of a process of its own take the stream from each other while rows arrive: twice
-here, and 20 times in `make soak-spark`.  `PENSTOCK_SEED` repeats the choices.
+The query of this process and one of a process of its own take the stream from each other while rows arrive, 20 times
+in `make soak-spark`.  A usual run has two readers of one process.  `PENSTOCK_SEED` repeats the choices.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 import penstock
 from choices import SEED
@@ -37,6 +38,7 @@ def ended(query: Any) -> str:
     return sentence(error)
 
 
+@pytest.mark.bulk("spark/test_stream.py::test_two_readers_of_one_stream")
 def test_each_row_is_there_once(spark: Any, tmp_path: Path, effort: int) -> None:
     chance, pause = random.Random(SEED), threading.Event()
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[1]), *sys.path])}

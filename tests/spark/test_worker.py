@@ -121,6 +121,21 @@ def test_java_and_python_of_one_machine_talk_over_sockets_that_are_the_user_s_al
     assert local_sockets(tmp_path / ("far" * 20)) == {}
 
 
+def test_a_session_of_this_process_is_one_of_these(spark: Any) -> None:
+    def found(_: int) -> tuple[str, bool, bool, bool]:
+        import gc
+        import sys
+
+        from penstock.spark import executor
+
+        loaded = {"penstock.spark.pipelines.outputs", "pyarrow.flight", "pandas"} <= sys.modules.keys()
+        return sys.modules["__main__"].__spec__.name, loaded, executor._known > 500, gc.get_freeze_count() > 50_000
+
+    assert spark.conf.get("spark.python.unix.domain.socket.enabled") == "true"
+    task = spark.sparkContext.range(1).map(found).collect()
+    assert task == [("penstock.spark.executor", True, True, True)], f"loaded before it was forked: {task}"
+
+
 SOCKETS = """
 import sys, tempfile
 import penstock.spark
@@ -142,6 +157,7 @@ with tempfile.TemporaryDirectory(dir="/tmp") as made:
 """
 
 
+@pytest.mark.bulk("test_a_session_of_this_process_is_one_of_these")
 def test_a_session_on_this_machine_is_one_of_these() -> None:
     environ = {**os.environ, **light_java()}
     done = subprocess.run([sys.executable, "-c", SOCKETS], capture_output=True, text=True, check=False, env=environ)
