@@ -327,7 +327,7 @@ def test_a_statement_whose_process_dies_is_told_so(client: penstock.Client, how:
             told.append(error)
 
     def counting() -> list[int]:
-        return [pid for pid in running() if seconds_of(pid) > before.get(pid, 0) + 0.5]
+        return [pid for pid in running() if seconds_of(pid) > before.get(pid, 0) + 0.25]
 
     asking = threading.Thread(target=ask)
     asking.start()
