@@ -1,6 +1,6 @@
 """kill -9 at random moments of mixed load, again and again on one folder, judged by the table of docs/durability.md.
 
-What the clients wrote down before and after each step is the only witness.  `PENSTOCK_KILLS` sets how often (10),
+What the clients wrote down before and after each step is the only witness.  `PENSTOCK_KILLS` sets how often (5),
 `PENSTOCK_SEED` repeats a run's choices (not its timing).  What this cannot show: a killed process is no power cut.
 """
 
@@ -21,7 +21,7 @@ import pytest
 from pika import spec
 
 import penstock
-from choices import SEED
+from choices import EFFORT, SEED
 from crash_clients import (
     QUEUES,
     Administrator,
@@ -41,7 +41,10 @@ from waiting import eventually
 
 pytestmark = pytest.mark.crash
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "0")) or 10 * int(os.environ.get("PENSTOCK_EFFORT", "1"))
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "0")) or (10 * EFFORT if EFFORT > 1 else 5)
+PART = 1.0 if EFFORT > 1 else 0.5
+"""How much of the time before a kill of a hunt one of a usual run has."""
+
 GROUP = {
     "plain": "plain",
     "work": "work",
@@ -320,7 +323,7 @@ def test_kills(tmp_path: Path) -> None:
             team = list(clients(server, tmp_path, life, alarm, rnd))
             for client in team:
                 client.start()
-            time.sleep(rnd.choice((0.05, 0.3, 0.7, 1.0)) * rnd.uniform(0.5, 1.5))
+            time.sleep(rnd.choice((0.05, 0.3, 0.7, 1.0)) * rnd.uniform(0.5, 1.5) * PART)
             if rnd.random() < 0.5:  # just after a client saw something, instead of at any moment
                 alarm.prefix = rnd.choice(AIMS)
                 alarm.rings.wait(1)
@@ -396,7 +399,7 @@ def test_at_most_once_is_never_sent_twice(tmp_path: Path) -> None:
             confirmed = 0
             while confirmed < 1000:
                 confirmed = max([confirmed, *(event.tag for event in peer.events(1) if isinstance(event, Confirm))])
-        for _ in range(max(KILLS // 2, 5)):
+        for _ in range(max(KILLS // 2, 3)):
             with Peer(server.port) as peer:
                 peer.method(spec.Basic.Qos(prefetch_count=rnd.choice((1, 3))))
                 peer.expect(spec.Basic.QosOk)
@@ -430,7 +433,7 @@ def test_an_ack_answered_as_durable_is_final(tmp_path: Path) -> None:
     waiting: dict[bytes, bool] = {}  # body -> delivered before
     number = 0
     with LiveServer(tmp_path, flight=True) as server:
-        for life in range(max(KILLS // 3, 3)):
+        for life in range(max(KILLS // 3, 2)):
             client = penstock.connect(f"penstock://{server.ready['flight']}")
             if not life:
                 client.declare("work")

@@ -19,7 +19,7 @@ import pytest
 
 import penstock
 from crash.administered import DEEDS, Deed, Replays, Server, Tends
-from crash.test_kills import KILLS, SEED, audit
+from crash.test_kills import KILLS, PART, SEED, audit
 from live_server import LiveServer
 from penstock import PenstockError
 
@@ -99,7 +99,7 @@ def test_kills_of_administration(settings: str, tmp_path: Path) -> None:
             where = f"PENSTOCK_SEED={SEED}, life {life}"
             some = rnd.sample(deeds, rnd.randint(2, 5))
             team = doers(some, server)
-            time.sleep(rnd.uniform(0.2, 2.5))  # a kill comes at any moment
+            time.sleep(rnd.uniform(0.2, 2.5) * PART)  # a kill comes at any moment
             for one in team:
                 one.killing.set()
             live.kill()

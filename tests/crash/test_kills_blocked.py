@@ -1,7 +1,7 @@
 """kill -9 while publishers of a full address are held (`address_full_policy = "BLOCK"`), over AMQP and Flight.
 
 What was confirmed is there after the start and no more is confirmed than had room; what was held is unconfirmed, and
-either stored or nowhere, for ever; sent again, it flows.  `PENSTOCK_KILLS` sets how often (a third of it, 3 by
+either stored or nowhere, for ever; sent again, it flows.  `PENSTOCK_KILLS` sets how often (a third of it, 2 by
 default), `PENSTOCK_SEED` repeats a run's choices.
 """
 
@@ -26,7 +26,7 @@ from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(3, KILLS // 3)
+LIVES = max(2, KILLS // 3)
 LIMIT = 20
 BACKLOG = 3  # what a consumer holds is no longer ready, so it makes room; it comes back whatever the limit
 PATIENCE_S = 60.0

@@ -1,7 +1,7 @@
 """kill -9 under queues without duplicates: by a window of keys, by keys in headers, unique while queued or leased.
 
 What was confirmed is not stored a second time and not lost either; a key whose message was lost with
-the server does not keep the message out when it comes again.  `PENSTOCK_KILLS` sets how often (a third of it, 4 by
+the server does not keep the message out when it comes again.  `PENSTOCK_KILLS` sets how often (a third of it, 2 by
 default), `PENSTOCK_SEED` repeats a run's choices.
 """
 
@@ -21,7 +21,7 @@ from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(4, KILLS // 3)
+LIVES = max(2, KILLS // 3)
 PATIENCE_S = 60.0
 SETTINGS = """
 [log]

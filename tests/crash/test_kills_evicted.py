@@ -15,5 +15,5 @@ pytestmark = pytest.mark.crash
 def test_kills_with_every_body_evicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = Path(__file__).resolve().parents[1] / "evicting_server.py"
     monkeypatch.setattr(LiveServer, "program", (str(program),))
-    monkeypatch.setattr(again, "KILLS", max(3, again.KILLS // 3))
+    monkeypatch.setattr(again, "KILLS", max(2, again.KILLS // 3))
     again.test_kills(tmp_path)

@@ -6,7 +6,7 @@ have priorities, keys of groups, keys of duplicates, back-off, and a limit that 
 kill each is in its lane once; of a transaction all is done or nothing, of one that was answered all, of one that was
 refused nothing; what was published again with its key is there once.
 
-`PENSTOCK_KILLS` sets how often (a quarter of it, 3 by default), `PENSTOCK_SEED` repeats a run's choices.
+`PENSTOCK_KILLS` sets how often (a quarter of it, 2 by default), `PENSTOCK_SEED` repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from live_server import PIKAS_MISTAKES, LiveServer
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(3, KILLS // 4)
+LIVES = max(2, KILLS // 4)
 ENDED = 1 << 40
 ALIVE_MOST = 500
 GONE = (AMQPError, OSError, *PIKAS_MISTAKES)

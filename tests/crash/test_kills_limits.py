@@ -2,7 +2,7 @@
 meanwhile, scheduled messages, redrive, priorities.  Judged by docs/durability.md.
 
 Each message is in exactly one place: in its queue, in the queue of its dead letters, or it was acked, refused or
-replaced.  `PENSTOCK_KILLS` sets how often (a third of it, 3 by default), `PENSTOCK_SEED` repeats a run's choices.
+replaced.  `PENSTOCK_KILLS` sets how often (a third of it, 2 by default), `PENSTOCK_SEED` repeats a run's choices.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pytest
 import penstock
 from crash.limits_clients import BACKLOG, Family, Notes, Publisher, Ruler, Rules, Worker, due_of, level
 from crash.model_clients import Client, end, happens
-from crash.test_kills import KILLS, SEED, audit, die_while_starting
+from crash.test_kills import KILLS, PART, SEED, audit, die_while_starting
 from live_server import LiveServer
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(3, KILLS // 3)
+LIVES = max(2, KILLS // 3)
 PATIENCE_S = 60.0
 LENGTH, BYTES, RING = 40, 5000, 20
 
@@ -188,7 +188,7 @@ def test_kills_of_queues_with_limits(tmp_path: Path) -> None:
                 team.append(Worker(url, notes, rnd.randrange(1 << 30), f"worker-{name}"))
             for client in team:
                 client.start()
-            time.sleep(rnd.uniform(0.3, 1.2))
+            time.sleep(rnd.uniform(0.3, 1.2) * PART)
             if life == LIVES - 1:
                 happens(
                     lambda: rules.changes and families["closed"].refused and families["passed"].refused,

@@ -1,7 +1,7 @@
 """kill -9 under queues with an order of their own: priorities, barriers, a target depth, recovery points, acks that
 come before their message, publishers with numbers, views and a queue over a view.  Judged by docs/durability.md.
 
-`PENSTOCK_KILLS` sets how often (a third of it, 3 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
+`PENSTOCK_KILLS` sets how often (a third of it, 2 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pytest
 
 import penstock
 from crash.model_clients import EXPRESSIONS, TOPIC, Administrator, Client, Notes, Publisher, Worker, end, happens
-from crash.test_kills import KILLS, SEED, audit
+from crash.test_kills import KILLS, PART, SEED, audit
 from live_server import LiveServer
 from penstock.errors import PreconditionFailed
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(3, KILLS // 3)
+LIVES = max(2, KILLS // 3)
 PATIENCE_S = 60.0
 CONFIG = f"""
 [[queue]]
@@ -60,7 +60,7 @@ def test_kills_of_queues_with_an_order(tmp_path: Path) -> None:
             team.append(Administrator(url, notes, rnd.randrange(1 << 30), "administrator"))
             for client in team:
                 client.start()
-            time.sleep(rnd.uniform(0.3, 1.2))
+            time.sleep(rnd.uniform(0.3, 1.2) * PART)
             if life == LIVES - 1:
                 happens(lambda: notes.duplicates, team, "no publisher was told of a duplicate")
             server.kill()

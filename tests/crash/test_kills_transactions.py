@@ -5,7 +5,7 @@ them.  Others move by themselves: out of a queue by their time to live, out of a
 every token is there once, with the number whose commit was answered or one that was asked for: all of a transaction
 or nothing, and commit-ok means all.
 
-`PENSTOCK_KILLS` sets how often (a third of it, 4 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
+`PENSTOCK_KILLS` sets how often (a third of it, 2 by default), `PENSTOCK_SEED` repeats a run's choices (not its timing).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pika.exceptions import AMQPError
 
 import penstock
 from crash.model_clients import end, happens
-from crash.test_kills import KILLS, SEED, audit
+from crash.test_kills import KILLS, PART, SEED, audit
 from live_server import LiveServer
 from penstock import PenstockError
 
 pytestmark = pytest.mark.crash
 
-LIVES = max(4, KILLS // 3)
+LIVES = max(2, KILLS // 3)
 TOKENS = 60
 PATIENCE_S = 60.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -230,7 +230,7 @@ def test_kills_of_transactions(tmp_path: Path) -> None:
             team += [ClientWorker(flight, notes, lock, rnd.randrange(1 << 30)) for _ in range(2)]
             for worker in team:
                 worker.start()
-            time.sleep(rnd.uniform(0.3, 1.2))
+            time.sleep(rnd.uniform(0.3, 1.2) * PART)
             if life == LIVES - 1:
                 happens(lambda: notes.commits > LIVES, team, "too little is committed")
             server.kill()
