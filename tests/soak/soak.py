@@ -32,10 +32,14 @@ from soak.clients import FlightLoad, Probe, Publisher, Sink, SoakClient, Visitor
 from waiting import Patience
 
 TESTS = Path(__file__).resolve().parents[1]
-SETTINGS = """\
+MEMORY = """\
 [server]
 memory = "32MiB"
 
+"""
+"""Of servers that load what they run: Arrow is loaded with a bound, which for forked ones is the usual one."""
+
+SETTINGS = """\
 [log]
 segment = "4MiB"
 retention = { bytes = "24MiB" }
@@ -59,8 +63,8 @@ QUEUES: Mapping[str, dict[str, object]] = {
 }
 PUBLISHED = ("work", "slow", "filtered", "ttl", "retry", "fast", "bulk")
 START_S, STOP_S, END_S, LATE_S = 60.0, 60.0, 90.0, 30.0
-REST_S, TABLES_REST_S = 0.1, 0.5
-"""After each burst and each table in the life of a short run that is measured: 4,400 messages a second tell of what
+REST_S, TABLES_REST_S = 0.2, 1.0
+"""After each burst and each table in the life of a short run that is measured: 2,200 messages a second tell of what
 rises, too.  The life before it, which ends by a kill, knows no rest.
 """
 
@@ -89,7 +93,6 @@ class Host:
         self.started = 0.0
         self.lives = 0
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "settings.toml").write_text(SETTINGS)
         self.squeeze(NO_QUOTA)
         path = os.pathsep.join((str(TESTS), str(TESTS.parent / "src")))
         self._environ = {**os.environ, "PYTHONPATH": path, "SOAK_QUOTA": str(self.quota), "SOAK_LEAK": leak}
@@ -98,6 +101,7 @@ class Host:
         """Start, and wait for the doors."""
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
+        (self.folder / "settings.toml").write_text(MEMORY * self.loads + SETTINGS)
         command = [str(TESTS / "soak" / "hosted.py"), "serve", str(self.folder / "settings.toml")]
         command += ["--data", str(self.data), "--amqp", "127.0.0.1:0", "--flight", "127.0.0.1:0", "--http", "off"]
         command += ["--ready-file", str(ready)]
@@ -232,7 +236,11 @@ class Soak:
             self.declare()
             self.go(measured=self.calm)
             kills = self.plan()
-            squeeze_at = 1e9 if self.calm else self.seconds * self.random.uniform(0.10, 0.15)
+            squeeze_at = (
+                1e9
+                if self.calm
+                else self.seconds * (self.random.uniform(0.05, 0.08) if self.short else self.random.uniform(0.10, 0.15))
+            )
             self.began = time.monotonic()
             end = self.began + self.seconds
             while ((now := time.monotonic()) < end or self.lacks_points(now - end)) and not self.books.wrong:
@@ -266,7 +274,7 @@ class Soak:
         if self.calm:
             return []
         if self.short:
-            return [self.seconds * self.random.uniform(0.2, 0.3)]
+            return [self.seconds * self.random.uniform(0.13, 0.18)]
         kills, at = list[float](), 0.0
         while (at := at + self.random.uniform(60, 600)) < self.seconds - 120:
             kills.append(at)
@@ -362,7 +370,7 @@ class Soak:
         self.host.squeeze(self.host.disk() + SQUEEZED if self.squeezed else NO_QUOTA)
         self.books.counts["squeezes"] += self.squeezed
         if self.squeezed:
-            return passed + (0.08 * self.seconds if self.short else self.random.uniform(5, 30))
+            return passed + (0.05 * self.seconds if self.short else self.random.uniform(5, 30))
         return passed + (1e9 if self.short else self.random.uniform(120, 600))
 
     def kill(self) -> None:
@@ -380,6 +388,7 @@ class Soak:
         try:
             self.host.stop()
             books.killed()  # transient messages end with the process
+            self.host.loads = not self.short  # what counts what is left is not measured
             self.host.start()
             books.close(drained(self.host.port, books, tuple(name for name in QUEUES if name != "markers")))
             self.host.stop()

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from choices import SEED
+from choices import SEED, examples
 from hostile.attacks import Attack, Mob, Target, attacks
 from soak.books import body_of
 from soak.fort import MEMORY
@@ -30,7 +30,7 @@ def attack_id(attack: Attack) -> str:
 def test_an_attack_has_something_to_say(attack: Attack) -> None:
     """All of what one connection says, several times over: whatever fails there would be an attack that is none."""
     assert isinstance(attack.run, Mob)
-    said = [islice(attack.run.words(NOWHERE, Random(seed)), 40) for seed in range(SEED, SEED + 12)]
+    said = [islice(attack.run.words(NOWHERE, Random(seed)), 40) for seed in range(SEED, SEED + examples(12))]
     assert [piece for words in said for piece in words if isinstance(piece, bytes)]
 
 

@@ -6,6 +6,8 @@ import random
 import time
 from pathlib import Path
 
+from choices import EFFORT
+from penstock.server.flight.front import UNBOUNDED
 from soak.books import Books
 from soak.clients import drained
 from soak.soak import QUEUES, Soak
@@ -13,8 +15,8 @@ from soak.soak import QUEUES, Soak
 STOPS = 3
 """Five with each step of more effort, in `make soak`."""
 
-ENOUGH = 6_000
-"""Messages confirmed before a stop: by then each kind of client has work."""
+ENOUGH = 3_000 if EFFORT == 1 else 6_000
+"""Messages confirmed before a stop, and up to twice as many: by then each kind of client has work."""
 
 DEADLINE_S = 120.0
 
@@ -50,4 +52,5 @@ def test_stops_under_load_are_clean(tmp_path: Path, effort: int) -> None:
     assert books.wrong == []
     lines = host.output(whole=True).splitlines()
     said = [line for line in lines if "is ready: amqp" not in line and " is recovering, " not in line]
+    said = [line for line in said if effort > 1 or line != UNBOUNDED]  # a forked one has Arrow as it was loaded
     assert [line for line in said if not line.startswith("setting ")] == []
