@@ -25,9 +25,9 @@ def seeds(count: int, part: int = 0, parts: int = 1) -> range:
     return range(SEED - USUAL + part, SEED - USUAL + count, parts)
 
 
-def examples(many: int) -> int:
-    """Of so many that hypothesis makes of a test in a thorough run: a usual run makes a third of them, a hunt more."""
-    return many * EFFORT if EFFORT > 1 else (many + 2) // 3
+def examples(many: int, part: int = 3) -> int:
+    """Of so many examples or walks of a thorough run: a third, or another part, in a usual run, more in a hunt."""
+    return many * EFFORT if EFFORT > 1 else -(-many // part)
 
 
 def stride(usual: int) -> int:

@@ -1,6 +1,7 @@
 """Random and mutated frames: nothing may raise, nothing may be kept beyond the limits.
 
-`PENSTOCK_FUZZ_FRAMES` sets how many frames a run sends (100,000 unless set), `PENSTOCK_SEED` where chance begins.
+`PENSTOCK_FUZZ_FRAMES` sets how many frames a run sends (40,000 unless set, in a hunt 100,000), `PENSTOCK_SEED`
+where chance begins.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import random
 import tracemalloc
 
+from choices import EFFORT
 from penstock.records.properties import Properties, encode
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.events import (
@@ -23,7 +25,7 @@ from penstock.wire.amqp.machine import ServerConnection
 from unit.amqp.peer import LOGIN, ack, header, method, opened, publish, tune_ok
 
 LIMITS = Limits(frame_max=4096, max_message_size=10_000, max_partial_size=30_000, target_cache=64)
-FRAMES = int(os.environ.get("PENSTOCK_FUZZ_FRAMES", "100000"))
+FRAMES = int(os.environ.get("PENSTOCK_FUZZ_FRAMES", "40000" if EFFORT == 1 else "100000"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 
 BOMB = {"a": [{"b": [b"x" * 50, None, True]}] * 5, "n": 2**40}

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from choices import examples
 from penstock.records.queue_settings import MODES
 from penstock.testing import Broker, Message, Subscription
 
@@ -201,9 +202,9 @@ def value(one: One) -> bytes:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_browsers_and_definition_agree_on_every_command(part: int, effort: int) -> None:
+def test_browsers_and_definition_agree_on_every_command(part: int) -> None:
     """`PENSTOCK_EFFORT` times as many walks, `PENSTOCK_SEED` for others."""
-    for number in range(WALKS * effort):
+    for number in range(examples(WALKS, 2)):
         seed = FIRST + number * PARTS + part
         try:
             assert Walk(seed).run() == STEPS

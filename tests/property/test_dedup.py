@@ -46,7 +46,7 @@ class Model:
             self.taken[key] = time
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(150, 6))
 @given(
     st.sampled_from([(10, False), (0, True), (10, True)]), st.sampled_from([None, 1, 3]), st.booleans(),
     st.lists(STEPS, max_size=20),

@@ -116,7 +116,7 @@ def alone(filters: list[expr.Filter], messages: list[tuple[bytes, bytes, tuple[i
     ]
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(400, 6))
 @given(texts=st.lists(SIMPLE, min_size=1, max_size=12), messages=MESSAGES, gone=st.sets(st.integers(0, 11)))
 def test_filters_asked_together_answer_as_each_alone(
     texts: list[str], messages: list[tuple[bytes, bytes, tuple[int | None, str]]], gone: set[int]
@@ -143,7 +143,7 @@ def test_filters_asked_together_answer_as_each_alone(
     assert len(together) == len(kept)
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(400, 6))
 @given(
     texts=st.lists(SIMPLE, min_size=1, max_size=12), messages=MESSAGES, start=st.integers(0, 3),
     some=st.none() | st.sets(st.integers(0, 11)), trial=st.sampled_from((1, 5, 1 << 14)),

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from choices import seeds
+from choices import examples, seeds
 from penstock.records.queue_settings import QueueSettings
 from property import shares_machine, test_ordered_queue_model, test_queue_model, whole_machine
 from property.bounds import Change
@@ -128,8 +128,8 @@ class LastValueSharesWalk(SharesWalk):
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in seeds(24 * effort, part, 2):
+def test_last_values_of_shares_and_definition_agree_on_every_command(part: int) -> None:
+    for seed in seeds(examples(24, 2), part, 2):
         try:
             LastValueSharesWalk(seed).run()
         except AssertionError as error:
@@ -137,8 +137,8 @@ def test_last_values_of_shares_and_definition_agree_on_every_command(part: int, 
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_limits_of_shares_and_definition_agree_on_every_command(part: int, effort: int) -> None:
-    for seed in seeds(36 * effort, part, 2):
+def test_limits_of_shares_and_definition_agree_on_every_command(part: int) -> None:
+    for seed in seeds(examples(36, 2), part, 2):
         try:
             LimitedSharesWalk(seed).run()
         except AssertionError as error:

@@ -10,7 +10,7 @@ from property.limits_walk import LimitedWalk
 from property.queue_walk import STEPS
 
 PARTS = 4
-WALKS, BULK = 15, 100
+WALKS, BULK = 8, 100
 """In each part, and where more than a sample is asked for, for each step of effort.  The first finds all."""
 FIRST = int(os.environ.get("PENSTOCK_SEED", "0"))
 

@@ -407,7 +407,7 @@ class OrderedMachine(QueueMachine):
 
 
 OrderedMachine.TestCase.settings = settings(
-    max_examples=examples(100),
+    max_examples=examples(100, 5),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,

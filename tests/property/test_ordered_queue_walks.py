@@ -11,7 +11,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.queue_settings import QueueSettings, Retry
 from property.test_ordered_queue_model import OrderedMachine
 
-WALKS, BULK = 16, 25
+WALKS, BULK = 6, 25
 """In each group, and for each step of effort where more than a sample is asked for."""
 
 

@@ -6,6 +6,7 @@ First the machine on every cut of every stream, then a whole server to which sev
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from choices import spread
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import door
@@ -222,8 +224,7 @@ def test_what_clients_are_told_does_not_depend_on_the_way(script: list[list[tupl
     assert _serve(script, short=0, few=16) == alone
 
 
-@pytest.mark.parametrize("header", HEADERS)
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize(("where", "header"), spread(product(dict.fromkeys(WHERE), HEADERS), 30))
 def test_each_header_and_each_place_among_plain_ones(header: str, where: tuple[str, str]) -> None:
     one = ("publish", 0, header, where, True, 1)
     plain = [("publish", number, "ids", ("", "q1"), False, 1) for number in range(3)]

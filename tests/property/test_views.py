@@ -135,7 +135,7 @@ class Kept(RuleBasedStateMachine):
 
 
 KeptTest = Kept.TestCase
-KeptTest.settings = settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
+KeptTest.settings = settings(max_examples=examples(40, 5), stateful_step_count=25, deadline=None)
 
 CONFIG: dict[str, Any] = {
     "queue": [
