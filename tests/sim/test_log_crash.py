@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from choices import seeds
+from choices import examples, seeds
 from penstock.log.log import Log
 from penstock.log.rewrite import Old, Order, rewrite
 from penstock.log.simdisk import SimDisk
@@ -160,8 +160,8 @@ class World:
 
 
 @pytest.mark.parametrize("sync", ["commit", "interval", "off"])
-def test_confirmed_means_found_after_any_end(sync: Sync, effort: int) -> None:
-    for seed in seeds(25 * effort):
+def test_confirmed_means_found_after_any_end(sync: Sync) -> None:
+    for seed in seeds(examples(25, 2)):
         world = World(seed, sync)
         try:
             for _ in range(6):

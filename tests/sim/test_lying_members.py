@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import pytest
 
-from choices import EFFORT, SEED
+from choices import SEED, examples
 from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError
 from penstock.log.frame import Layout, NotAFrame, message_size, stamp
 from penstock.replication.messages import Bytes, File, Message, Retire, Welcome, decode, encode
@@ -152,7 +152,7 @@ def test_a_member_that_lies_ends_nobody_and_leaves_nothing(monkeypatch: pytest.M
     logging.getLogger("penstock.cluster").disabled = True
     told = Counter[str]()
     try:
-        for seed in range(1000 * (SEED - 1), 1000 * (SEED - 1) + 12 * EFFORT):
+        for seed in range(1000 * (SEED - 1), 1000 * (SEED - 1) + examples(12, 2)):
             told += lied(monkeypatch, seed, leads=how != "a follower", forges=how.endswith("forges"))
     finally:
         logging.getLogger("penstock.cluster").disabled = False

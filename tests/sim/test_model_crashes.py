@@ -11,6 +11,7 @@ import random
 import orjson
 import pytest
 
+from choices import spread
 from crash.model_clients import EXPRESSIONS, TOPIC, Notes, Sent
 from penstock.errors import PenstockError
 from penstock.log.simdisk import SimDisk
@@ -153,7 +154,7 @@ class World:
                 notes.marks[number] = next(one.bookmark for one in records if orjson.loads(one.body)["id"] == number)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", spread(range(8), 4))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         world = World(seed + 1000 * extra)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from choices import spread
 from penstock.log.simdisk import SimDisk
 from penstock.log.writer import MEMORY
 from sim.ledger import Ledger, Load, check_restart
@@ -43,7 +44,7 @@ def live(seed: int, *, lives: int = 5, steps: int = 60, faults: bool = True) -> 
     assert ledger.confirmed
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", spread(range(16), 8))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         live(seed + 1000 * extra)
