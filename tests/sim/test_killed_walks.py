@@ -8,7 +8,7 @@ from choices import EFFORT, seeds
 from sim.killed_walk import Walk
 from sim.planted import SPOILED, Spoil
 
-WALKS, MORE = 2, 4
+WALKS, MORE = 1, 4
 """In a usual run, and for each unit of effort in a hunt."""
 
 ENOUGH = 40
