@@ -151,7 +151,7 @@ def test_a_state_taken_in_steps_and_the_records_after_its_cut_give_the_present(m
 
 def test_a_checkpoint_of_many_idle_queues_takes_few_bytes_for_each_while_it_is_made() -> None:
     world = World()
-    count = 5_000
+    count = 2_000
     for number in range(count):
         world.declare(f"q{number}")
     world.core.durable_state().encode()  # what the first of everything costs
