@@ -7,6 +7,7 @@ import socket
 import sys
 
 import forked
+import forking
 
 
 class _Process:
@@ -29,14 +30,15 @@ class _Ours(forked.Nursery):
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self.socket, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, forked.MOST)
+        self.address = f"\0penstock-claims-{os.getpid()}-{os.urandom(6).hex()}"
         self.owner = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self.socket.close()
-            _fork_until_the_end(theirs)
-        theirs.close()
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            pid = os.fork()
+            if pid == 0:
+                self.socket.close()
+                _fork_until_the_end(theirs, listener)
         self.process = _Process(pid)  # type: ignore[assignment]  # a process made by fork has no Popen
 
 
@@ -46,14 +48,14 @@ def fork_from_here() -> None:
     forked.Nursery._made = _Ours()  # instead of one that loads the product as it is
 
 
-def _fork_until_the_end(control: socket.socket) -> None:
+def _fork_until_the_end(control: socket.socket, listener: socket.socket) -> None:
     """Ends this process, and each that is forked from it."""
     code = 0
     try:
-        command = forked.serve({control: forked.of_the_owner})
-        if command is not None:
-            forked.with_other_memory(command)
-            forked.run(command)
+        request = forking.serve({control: forking.of_the_owner, listener: forking.of_a_visitor})
+        if request is not None:
+            forking.with_other_memory(request["command"])
+            forking.run(request["command"], request["owner"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
         if isinstance(end.code, str):

@@ -55,6 +55,23 @@ def test_who_cannot_fail_is_listed(tmp_path: Path) -> None:
     assert found["test_that_runs_nothing"]["trouble"] == "it runs no line of the product that could be changed"
 
 
+CHANGED = """
+import forked
+from claims.servers import fork_from_here
+from penstock import version
+
+version.__version__ = "changed"
+fork_from_here()
+print(forked.penstock("version").stdout)
+"""
+
+
+def test_servers_and_commands_of_a_test_have_the_change_in_them() -> None:
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), str(TESTS)])}
+    done = subprocess.run([sys.executable, "-c", CHANGED], env=paths, capture_output=True, text=True, check=False)
+    assert "changed" in done.stdout, done.stderr
+
+
 def test_each_mutant_of_a_file_is_another_program() -> None:
     path = "penstock/units.py"
     source = (SOURCE / path).read_text()
