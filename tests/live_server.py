@@ -25,8 +25,9 @@ from waiting import Patience, eventually
 START_S, END_S = 60.0, 60.0
 """A machine that does much else takes its time."""
 
-PIKAS_MISTAKES = (AMQPConnectorException, AssertionError, KeyError, ValueError)
-"""What pika raises beside its own errors and the system's where a server ends while it connects."""
+PIKAS_MISTAKES = (AMQPConnectorException, AssertionError, AttributeError, KeyError, ValueError)
+"""What pika raises beside its own errors and the system's where a server ends while it connects, or looks what came:
+the loop that it has closed meanwhile is None to it."""
 
 
 def all_durable(server: LiveServer) -> bool:
