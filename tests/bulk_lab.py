@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,19 +61,3 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:  # it has ended, perhaps while it was looked at
         return False
-
-
-def children(pid: int) -> list[int]:
-    """Running children of all threads of a process, but its doors."""
-    found = list[int]()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(OSError):  # a thread that ends meanwhile
-            found += map(int, (task / "children").read_text().split())
-    return [child for child in found if alive(child) and b"flight.front" not in _command(child)]
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:  # it has ended meanwhile
-        return b""

@@ -56,7 +56,7 @@ class Lab:
         """An action of the server's, by its name."""
         return remote(Where(self.house.url)).act(action, **fields)
 
-    def until(self, what: Callable[[], bool], seconds: float = 60.0) -> None:
+    def until(self, what: Callable[[], bool], seconds: float | None = None) -> None:
         """Wait until it is true.  Who asks Java how a query goes has it write all that there is to say, each time."""
         eventually(what, seconds=seconds, look=0.2)
 

@@ -16,8 +16,8 @@ FIRST_LOOK_S, LOOK_S = 0.005, 0.05
 """Between looks: soon at first, then less often, for each of them costs whoever is asked."""
 
 
-PUMPED_S = 30.0
-"""How long pika is worked for what has to come."""
+PUMPED_S, HAPPENS_S = 30.0, 60.0
+"""How long pika is worked for what has to come, and how long anything else is waited for where nobody says."""
 
 
 class Patience:
@@ -50,11 +50,11 @@ def wait_for(channel: Any, done: Callable[[], object], seconds: float | None = N
 
 
 def eventually(
-    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen", seconds: float = 60.0,
-    look: float = LOOK_S,
+    holds: Callable[[], bool], why: str | Callable[[], str] = "it did not happen",
+    seconds: float | None = None, look: float = LOOK_S,
 ) -> None:  # fmt: skip
     """Until it holds.  AssertionError with the reason when that takes too long.  look: seconds between looks."""
-    patience, pause = Patience(seconds), FIRST_LOOK_S
+    patience, pause = Patience(HAPPENS_S if seconds is None else seconds), FIRST_LOOK_S
     while not holds():
         assert not patience.is_over(), why if isinstance(why, str) else why()
         time.sleep(pause)

@@ -333,9 +333,7 @@ def load(names: Iterable[str]) -> None:
 
 def hurry() -> None:
     """Have what tests wait with (`waiting`, `scenario`) give up sooner than a test is given up."""
-    why, _, look = waiting.eventually.__defaults__ or ("", 0.0, 0.0)
-    waiting.eventually.__defaults__ = why, float(HURRY_S), look
-    waiting.PUMPED_S = HURRY_S
+    waiting.PUMPED_S = waiting.HAPPENS_S = HURRY_S
     scenario.PATIENCE_S = HURRY_S
 
 

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import penstock
-from bulk_lab import alive, children
+from bulk_lab import alive
 from choices import EFFORT
+from forked import beside
 from live_server import LiveServer
 from penstock.cli.main import command as built
 from penstock.errors import InvalidArgument
@@ -49,10 +50,8 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, settings: Path, request: pytest.FixtureRequest) -> Iterator[LiveServer]:
-    made = LiveServer(tmp_path / "one", [str(settings)], flight=True)
-    made.children_load = getattr(request, "param", False)
-    with made:
+def server(tmp_path: Path, settings: Path) -> Iterator[LiveServer]:
+    with LiveServer(tmp_path / "one", [str(settings)], flight=True) as made:
         yield made
 
 
@@ -150,7 +149,6 @@ def test_streams_and_sinks_go_on_where_they_were(server: LiveServer, tmp_path: P
             client.action("sink_commit", with_vhost=False, query="out", batch=3, stages=[])
 
 
-@pytest.mark.parametrize("server", [True], indirect=True, ids=["whose processes are children of its own"])
 def test_a_backup_cut_short_by_a_kill_is_no_backup(server: LiveServer, tmp_path: Path) -> None:
     target = tmp_path / "backup"
     with Writing(server):
@@ -169,7 +167,7 @@ def test_a_backup_cut_short_by_a_kill_is_no_backup(server: LiveServer, tmp_path:
     pause = threading.Event()
     while not (target / "log").is_dir() and asking.is_alive():
         pause.wait(0.001)
-    workers = children(server.ready["pid"])
+    workers = beside(server.ready["pid"], "penstock.server.bulk.child")
     server.kill()
     asking.join()
     eventually(lambda: not any(map(alive, workers)), "the child ends with its server")

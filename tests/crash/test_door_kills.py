@@ -30,6 +30,7 @@ from pika.exceptions import AMQPError
 
 import penstock
 from choices import EFFORT, SEED
+from forked import beside
 from live_server import LiveServer
 from penstock import PenstockError
 from waiting import eventually
@@ -62,15 +63,8 @@ class Server(LiveServer):
     def doors(self) -> dict[str, int]:
         """The process of each kind of door that runs."""
         assert self.process is not None
-        found = dict[str, int]()
-        for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-            with suppress(OSError):  # a thread or a process that ends meanwhile
-                for pid in (task / "children").read_text().split():
-                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
-                    found |= {
-                        name: int(pid) for name in ("amqp", "flight", "http") if b"%s.front" % name.encode() in words
-                    }
-        return found
+        there = {name: beside(self.process.pid, f"penstock.server.{name}.front") for name in ("amqp", "flight", "http")}
+        return {name: pids[-1] for name, pids in there.items() if pids}
 
     def link(self) -> HTTPConnection:
         host, _, port = self.ready["http"].rpartition(":")

@@ -30,9 +30,6 @@ from property.queue_options import FULL, Options, covering, every, of, unknown
 OPTIONS_MOST = 24
 """Options of one queue, about; half as many with each step of more effort."""
 
-USUAL_MOST, USUAL_QUEUES = 32, 16
-"""Of one queue in a usual run, and so many queues: in these stand 96 of 100 pairs, in the other 15 the rest."""
-
 QUEUES_MOST = 64
 """Queues of one broker."""
 
@@ -253,13 +250,9 @@ def test_every_option_has_a_recipe() -> None:
 
 
 def test_looking_shows_what_is_counted(effort: int) -> None:
-    """Nearly all pairs of options, in few queues; with more effort all, in more queues of fewer options, and each
-    option alone.
-    """
+    """All pairs of options, in few queues; with more effort in more queues of fewer options, and each option alone."""
     arrays = [covering(SEED + n, max(OPTIONS_MOST >> n, 3)) for n in range(effort)]
-    if effort == 1:
-        arrays = [covering(SEED, USUAL_MOST)[:USUAL_QUEUES]]
-    else:
+    if effort > 1:
         arrays.append([options for one in every() if (options := of(one)) is not None])
     arrays[0] += [options for one in SHARED if (options := of(one)) is not None]
     for array in arrays:

@@ -485,7 +485,7 @@ def test_whatever_else_is_set_each_message_is_stored_once_in_its_publishers_orde
         life.advance(2_000_000)
         settle(consumer, None)
         idle = 0 if life.engine.rooms.waiting or life.door.holding else idle + 1
-        if idle > 20:  # nobody is held, and whoever was late would have come
+        if EFFORT == 1 and idle > 20:  # nobody is held, and whoever was late would have come
             break
     check(life, publishers, acked, most)
     assert not life.engine.rooms.waiting
@@ -508,13 +508,12 @@ def settle(consumer: Client, random: Random | None) -> None:
 
 
 def check(life: Life, publishers: list[Client], acked: list[int], most: int) -> None:
-    told = [client.confirms() for client in publishers]
-    stored = [json.loads(body) for body in life.contents("log")] if any(told) else []
-    for who, confirms in enumerate(told):
-        for ok, number, _ in confirms:
+    stored = [json.loads(body) for body in life.contents("log")]
+    for who, client in enumerate(publishers):
+        for ok, number, _ in client.confirms():
             assert ok
             acked[who] = max(acked[who], number)
-        assert not confirms or acked[who] <= max([one["n"] for one in stored if one["who"] == who], default=0)
+        assert acked[who] <= max([one["n"] for one in stored if one["who"] == who], default=0)
     queue = life.core.queue("/", "full")
     assert queue.ready - queue.returned.count <= most
     queue.check()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from choices import seeds
+from choices import EFFORT, seeds
 from penstock.log import checkpoints
 from penstock.log.group_commit import Committing
 from penstock.log.replica import Replica
@@ -31,7 +30,6 @@ from sim.members_links import SimLink
 from sim.members_walks import begun, walked
 from sim.members_world import Mood, World
 
-EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 1500
 SHAPES = ((3, 2), (2, 1), (3, 1))
 """Members, and how many of them a confirm needs at least."""

@@ -14,7 +14,8 @@ WALKS, MORE = 1, 4
 ENOUGH = 40
 """Short walks in which a planted mistake shows."""
 
-USUAL = ("streams begin too late", "alters are not written", "all is answered too early")
+USUAL = ("streams begin too late", "withdrawals are not written", "alters are not written", "moves come apart",
+         "all is answered too early")  # fmt: skip
 """Mistakes that are planted in a usual run, too."""
 
 

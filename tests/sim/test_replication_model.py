@@ -5,14 +5,13 @@ Each planted fault is a rule of the design left out; the same schedules must fin
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from choices import seeds
+from choices import EFFORT, seeds
 from penstock.replication import election as elections
 from penstock.replication.election import Election, Outcome
 from penstock.replication.insync import InSync
@@ -20,7 +19,6 @@ from penstock.replication.register import ClusterState
 from penstock.replication.terms import Written
 from sim.cluster_model import Broken, Rules, World
 
-EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 STEPS = 900
 SHAPES = ((3, 2), (2, 1), (2, 2), (5, 3))
 """Members, and how many of them a confirm needs at least."""

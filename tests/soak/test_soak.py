@@ -51,8 +51,8 @@ def test_a_slope_shows_through_noise_and_wild_points() -> None:
 
 
 def test_a_long_run_notices_what_a_short_one_cannot_tell() -> None:
-    assert judge("memory", points(120, noise=1, seconds=120), WARM_UP).good
-    assert not judge("memory", points(120, noise=1, seconds=1800, lives=1), WARM_UP).good
+    assert judge("memory", points(60, noise=1, seconds=120), WARM_UP).good
+    assert not judge("memory", points(60, noise=1, seconds=3600, lives=1), WARM_UP).good
 
 
 def test_what_rises_before_the_warm_up_is_over_does_not_count() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choices import EFFORT, examples
+from choices import examples
 from penstock.errors import InvalidArgument
 from penstock.records.message_bodies import PackedBodies, held_by
 from penstock.records.properties import Properties, decode, encode
@@ -266,7 +266,7 @@ ROW = st.tuples(st.none() | st.integers(0, 255), TEXT, TEXT, st.none() | TABLE)
 Row = tuple[int | None, str | None, str | None, dict[str, str] | None]
 
 
-@settings(max_examples=20 if EFFORT == 1 else examples(100))
+@settings(max_examples=examples(100, 5))
 @given(st.lists(ROW, min_size=1, max_size=12))
 def test_headers_come_back_as_they_went(rows: list[Row]) -> None:
     n = len(rows)

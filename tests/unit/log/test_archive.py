@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from choices import EFFORT
 from penstock.errors import DiskFull, LogDamaged
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
@@ -67,10 +66,6 @@ def between(table: pa.Table, a: int, b: int) -> pa.Table:
 
 def same(a: pa.Table, b: pa.Table) -> bool:
     return a.num_rows == b.num_rows and a.combine_chunks().cast(COLUMNS).equals(b.combine_chunks().cast(COLUMNS))
-
-
-STEP = 8 if EFFORT == 1 else 4
-"""A crash comes at each of the first steps, then at fewer and fewer of them."""
 
 
 class Run:
@@ -183,7 +178,7 @@ def test_a_crash_at_any_step_leaves_every_row_once_and_no_file_that_nobody_names
         assert run.whole()
         assert run.manifest().rows == table.num_rows
         assert run.disk.list(".new") == []
-        after += 1 if after < 4 else STEP + after // STEP
+        after += 1 if after < 4 else 5 + after // 4
     assert failures > 5
 
 
