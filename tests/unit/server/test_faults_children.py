@@ -40,6 +40,7 @@ BULK = {
     "its result": Place(requests, "packed"),
 }
 SQL = {
+    "a database that is made ahead": Place(sql_child, "made"),
     "a database": Place(Engine, "__init__"),
     "the tables that it names": Place(Engine, "examine"),
     "the sockets of tables": Place(sql_child, "received"),
@@ -116,3 +117,14 @@ def test_a_fault_in_a_child_is_told_to_who_asked_and_counted_and_the_next_reques
     assert type(error) is PenstockError
     assert reports.counts["bulk"] + reports.counts["sql"] > before
     assert ask(tmp_path).kind is Kind.DONE, "the next one"
+
+
+def test_a_database_is_made_before_a_statement_is_there_to_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[object]()
+    monkeypatch.setattr(sql_child, "made", lambda: made.append(1))
+    ours, theirs = socket.socketpair()
+    with theirs:
+        ours.close()  # no statement comes any more
+        with pytest.raises(Ended):
+            sql_child.attend(Line(theirs), NO_SOCKETS, cast("Any", SimpleNamespace(set=int)))
+    assert made

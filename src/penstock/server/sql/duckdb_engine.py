@@ -172,6 +172,15 @@ THREAD_MEMORY = 128 << 20
 
 ALLOWED = Allowed()
 
+OWN = {
+    "preserve_insertion_order": "true",
+    "TimeZone": "UTC",
+    "python_enable_replacements": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+}
+"""Settings of a database, whatever statement it is for."""
+
 READ = quoted("penstock read")
 """The text of a body as it is read as JSON: see `bodies`."""
 
@@ -198,12 +207,23 @@ class Bounds:
         return self.memory * 3 // 4
 
 
+def made() -> Any:
+    """A database for one statement that has not come yet: to make it takes longer than all else of a small one."""
+    database: Any = duckdb.connect(":memory:", config={"threads": "1"})
+    for name, value in OWN.items():
+        database.execute(f"SET {name}='{value}'")
+    for schema in SCHEMAS:
+        database.execute(f"CREATE SCHEMA {schema}")
+    return database
+
+
 class Engine:
     """One statement's DuckDB."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, database: Any = None) -> None:
+        """database: that was `made` for it, and is closed with it."""
         threads = max(1, min(bounds.threads, bounds.memory // THREAD_MEMORY))
-        self._db: Any = duckdb.connect(":memory:", config={"threads": str(threads)})
+        self._db: Any = database or made()
         self._aside = Aside(bounds.folder, bounds.spill, bounds.memory // 8)
         self._by_disk = bounds.spill if bounds.by_disk else None
         self._kept: list[Kept] = []
@@ -212,15 +232,9 @@ class Engine:
         self._set(
             memory_limit=f"{bounds.counted}B",
             temp_directory=str(bounds.folder),
-            preserve_insertion_order="true",
-            TimeZone="UTC",
-            python_enable_replacements="false",
-            autoinstall_known_extensions="false",
-            autoload_known_extensions="false",
-            enable_external_access="false",
+            threads=str(threads),
+            enable_external_access="false",  # from here on no folder can be named
         )
-        for schema in SCHEMAS:
-            self._do(f"CREATE SCHEMA {schema}")
 
     def close(self) -> None:
         self._db.close()

@@ -32,7 +32,7 @@ from penstock.errors import PenstockError
 from penstock.server.base.allocator import give_back, keep_close
 from penstock.server.base.loading import beside_a_server
 from penstock.server.doors.line import Ended, Kind, Line, plain
-from penstock.server.sql.duckdb_engine import Bounds, Engine, told
+from penstock.server.sql.duckdb_engine import Bounds, Engine, made, told
 from penstock.server.sql.statement import COMPLETE, TABLES_MAX, WORDS_MOST, Use
 from penstock.wire.flight.failures import encode_error
 
@@ -112,10 +112,11 @@ def encoded(error: Exception) -> bytes:
 
 
 def serve(line: Line, sockets: socket.socket, ceiling: Ceiling) -> None:
-    """One statement from its text to its last row."""
+    """One statement from its text to its last row.  Its database is made while nobody waits for it."""
+    database = made()
     head = plain(line.receive({Kind.CALL: WORDS_MOST}).payload)
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
-    engine = Engine(bounds)
+    engine = Engine(bounds, database)
     try:
         ceiling.set(head["memory"])
         answer_to(line, sockets, engine, head["sql"])
