@@ -40,6 +40,11 @@ NUMBERS = (0, 1, 8, 2**31, 2**40, 2**62, 2**63 - 1, 2**64 - 1)
 NAMES = ("", "x" * 255, "\0", "../x", "é" * 100, f"stage/{'0' * 32}.arrows", "accounts.json", "checkpoints/..", "m-p0")
 
 
+def empties(message: Message) -> bool:
+    """Whether who hears it begins with nothing."""
+    return isinstance(message, Welcome) and message.seed
+
+
 class Lying:
     """Whatever one host sends, and what becomes of it on its way."""
 
@@ -56,6 +61,7 @@ class Lying:
         self._last = [*self._last[-40:], message]
         if link.host is self.who and not isinstance(message, Retire) and rng.random() < 0.2:
             said = rng.choice([[self.other(message)], [self.other(message)], [message, rng.choice(self._last)], []])
+            said = [one for one in said if one is message or not empties(one)]
             self.told[type(message).__name__] += 1
         for one in said:
             try:
