@@ -5,7 +5,8 @@ What may stand together is not known here: the settings themselves are asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import combinations
 from random import Random
 from typing import TypeAlias
@@ -126,7 +127,8 @@ def every() -> list[One]:
     return [(name, which) for name, values in RECIPES.items() for which in range(len(values))]
 
 
-def pairs() -> list[tuple[One, One]]:
+@cache
+def pairs() -> Sequence[tuple[One, One]]:
     """All pairs of options that can stand together, by their values."""
     return [(a, b) for a, b in combinations(every(), 2) if a[0] != b[0] and of(a, b) is not None]
 

@@ -38,13 +38,13 @@ class Arena(Protocol):
 class Move:
     """One look through the state, which moves so many arrays at most."""
 
-    __slots__ = ("_arena", "_before", "_full", "room")
+    __slots__ = ("_arena", "_before", "full", "room")
 
     def __init__(self, arena: Arena, before: int, room: int) -> None:
         """before: chunks that reach this LSN are too young.  room: arrays that may still be moved."""
         self._arena = arena
         self._before = before
-        self._full = False  # the arena takes no more
+        self.full = False  # the arena takes no more
         self.room = room
 
     def takes(self, values: Longs) -> bool:
@@ -82,9 +82,9 @@ class Move:
             size = len(values) * (values.itemsize if isinstance(values, array) else 1)
             if size < self._arena.least:
                 return values
-        kept = None if self._full else self._arena.keep(values)
+        kept = None if self.full else self._arena.keep(values)
         if kept is None:
-            self._full = True
+            self.full = True
             return values
         self.room -= 1
         return kept

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.core.arena import Move
 from penstock.core.broker import Core
+from penstock.core.commands import common_parts
+from penstock.core.queue.lasting import page
 from penstock.core.queue.order import main_order
 from penstock.core.state.durable import canonical
 from penstock.records.chunks import Now
@@ -74,6 +77,34 @@ def test_what_was_there_at_the_last_look_moves() -> None:
     assert house.page() is False
     assert house.blocks() == 10
     house.queue.check()
+
+
+def test_nothing_is_looked_at_again_before_something_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server at rest went over all of its queues once a second."""
+    house, looks = House(file_backed_metadata=True), list[Move]()
+    monkeypatch.setattr(common_parts, "page", lambda queue, move: (looks.append(move), page(queue, move)))
+    house.publish(5)
+    for _ in range(4):
+        assert house.page() is False
+    assert [len(looks), house.blocks()] == [2, 5], "what was new at the first look moved at the second one"
+    house.publish(5)
+    for _ in range(4):
+        assert house.page() is False
+    assert [len(looks), house.blocks()] == [4, 10]
+    house.core.declare_queue(NOW, "/", "c", QueueSettings(file_backed_metadata=True))
+    house.page()
+    assert len(looks) == 6, "another queue is to be looked at, too"
+
+
+def test_what_found_no_room_is_tried_again_while_nothing_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(file_backed_metadata=True)
+    house.publish(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(house.scratch(""), "keep", lambda values: None)
+        for _ in range(4):
+            assert house.page(4) is False
+        assert house.blocks() == 0
+    assert [house.page(3), house.page(3), house.blocks()] == [True, False, 5]
 
 
 def test_so_many_arrays_a_step_and_the_next_goes_on() -> None:

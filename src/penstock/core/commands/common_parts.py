@@ -61,7 +61,7 @@ Arenas: TypeAlias = Callable[[str], Arena]
 class Paging:
     """Which queues move cold state out of the heap, and how old it has to be for that."""
 
-    __slots__ = ("asking", "at", "before", "version", "wanted")
+    __slots__ = ("asking", "at", "before", "full", "seen", "version", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False  # somebody asked for it since the start; until then nobody is looked at
@@ -69,15 +69,21 @@ class Paging:
         self.asking: list[Queue | Sow] = []
         self.at = 0  # where a look that is not over goes on
         self.before = 0  # state of messages below this LSN was there at the last look already
+        self.seen = -1  # all that was decided below this LSN has moved, where that was the next one
+        self.full = False  # something found no room in this look
 
     def begin(self, version: int, queues: Iterable[Queue], sows: Iterable[Sow]) -> None:
         """Begin a look at the queues that ask for paging, as of this version of the topology."""
-        self.version, self.at = version, 0
+        self.version, self.at, self.seen = version, 0, -1
         self.asking = [queue for queue in queues if queue.settings.file_backed_metadata]
         self.asking += (sow for sow in sows if sow.file_backed)
 
     def look(self, arenas: Arenas, most: int, next_lsn: int) -> bool:
         """Move state that was there at the last look already, so many arrays at most; whether there was more."""
+        if self.seen == next_lsn:
+            return False
+        if not self.at:
+            self.full = False
         for at in range(self.at, len(self.asking)):
             one = self.asking[at]
             named = "" if isinstance(one, Sow) else one.settings.file_backed_metadata
@@ -86,10 +92,12 @@ class Paging:
                 one.index.page(move)
             else:
                 page(one, move)
+            self.full |= move.full
             most = move.room
             if not most:
                 self.at = at
                 return True
+        self.seen = next_lsn if self.before == next_lsn and not self.full else -1
         self.at, self.before = 0, next_lsn
         return False
 
