@@ -589,5 +589,5 @@ def test_pipelines_log_in_as_the_first_user(tmp_path: Path) -> None:
     assert login(settings) == ("etl", "hush")
     assert login(load_mapping({})) == ("guest", "guest")
     secret.unlink()
-    with pytest.raises(SettingsError, match="password_file of user etl cannot be read"):
+    with pytest.raises(SettingsError, match=f"etl: password_file: {secret} cannot be read"):
         login(settings)

@@ -398,8 +398,12 @@ def examine_links(settings: Settings) -> Iterator[Finding]:
 
 
 def _files_of(what: str, link: LinkSection) -> Iterator[Finding]:
-    if (file := link.password_file) is not None and not os.access(file, os.R_OK):
-        yield Finding(what, "bad", f"password_file = {file}", "it cannot be read")
+    from penstock.server.people.users import password_of
+
+    try:
+        password_of(link)
+    except SettingsError as error:
+        yield Finding(what, "bad", f"password_file = {link.password_file}", str(error))
     if link.ca is not None and link.certificate is None:  # that of others stands among certificates
         from penstock.server.sockets.certificates import LINK, read_file, trust
 

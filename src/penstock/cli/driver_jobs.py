@@ -294,16 +294,16 @@ def _own(pipelines: Sequence[Any]) -> Any:
 def login(settings: Any) -> tuple[str, str]:
     """The first user of the settings: pipelines act as they."""
     user = settings.users[0]
-    if user.password is not None:
-        return str(user.name), str(user.password.get_secret_value())
-    if user.password_file is None:
+    if user.password is user.password_file is None:
         raise SettingsError(
             f"pipelines log in as the first user, {user.name}, who has only a hash: give a password or password_file"
         )
+    from penstock.server.people.users import password_of
+
     try:
-        return str(user.name), Path(user.password_file).read_text().splitlines()[0]
-    except (OSError, IndexError) as error:
-        raise SettingsError(f"password_file of user {user.name} cannot be read: {error}") from error
+        return str(user.name), password_of(user)
+    except SettingsError as error:
+        raise SettingsError(f"[[user]] {user.name}: {error}") from None
 
 
 def holds(stream: Mapping[str, Any]) -> str:

@@ -29,7 +29,7 @@ from penstock.errors import InvalidArgument
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
 from penstock.units import ascii_host, format_address, shown_address
-from penstock.wire.pem import EncryptedKey, UnusableFile, believe, read_pem, show
+from penstock.wire.credentials import EncryptedKey, UnusableFile, believe, read_pem, show
 
 
 class UnverifiedServer(UserWarning):

@@ -23,7 +23,7 @@ from penstock.errors import InvalidArgument, Unavailable, shown
 from penstock.server.sockets.certificates import read
 from penstock.server.sockets.tls import load
 from penstock.testing import Broker
-from penstock.wire.pem import LARGEST, read_pem
+from penstock.wire.credentials import LARGEST, read_pem
 
 Run = Callable[..., tuple[int, str, str]]
 

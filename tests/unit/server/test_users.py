@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from penstock.cli.driver_jobs import login
+from penstock.config.load import load_mapping
 from penstock.config.settings import GUEST, User
 from penstock.config.vhost_sections import EntitlementSection
 from penstock.core.topology.topology import EVENTS, TRACE
@@ -19,10 +22,12 @@ from penstock.records.password_hashes import SHA256
 from penstock.records.queue_settings import QueueSettings
 from penstock.records.rights import ADMINISTERS, LOGIN
 from penstock.server.flight.calls import Caller
+from penstock.server.links.calling import Connection
 from penstock.server.people.accounts import FILE, Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Rights, compiled, exchange_needs
 from penstock.server.people.tokens import Scoped
-from penstock.server.people.users import Permitted, Users
+from penstock.server.people.users import Permitted, Users, password_of
+from penstock.wire.credentials import LARGEST
 from unit.core.world import World
 
 
@@ -34,13 +39,51 @@ def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     assert not users.has_plain("ann", "")
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\nsecond line", b"\xff\xfe\n"])
-def test_a_file_without_a_password_is_a_mistake_and_no_empty_password(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("written", ["open sesame", "open sesame\r\nmore", "\ufeffopen sesame\n", "open sesame\n\xff"])
+def test_neither_the_end_of_a_line_nor_an_editors_mark_is_of_a_password(tmp_path: Path, written: str) -> None:
     secret = tmp_path / "secret"
-    if content is not None:
+    secret.write_bytes(written.encode("utf-8" if "\xff" not in written else "latin-1"))
+    assert password_of(User(name="ann", password_file=str(secret))) == "open sesame"
+
+
+def with_user(file: Path) -> None:
+    Users([User(name="ann", password_file=str(file))])
+
+
+def with_link(file: Path) -> None:
+    named = {"name": "b", "to": ["penstock://h"], "topic": [{"pattern": "t"}], "password_file": str(file)}
+    [section] = load_mapping({"link": [named]}).link
+    Connection(section, section.targets[0], b"")
+
+
+def with_pipelines(file: Path) -> None:
+    login(load_mapping({"user": [{"name": "ann", "password_file": str(file)}]}))
+
+
+@pytest.mark.parametrize("reader", [with_user, with_link, with_pipelines])
+def test_a_file_without_a_password_is_a_mistake_and_no_empty_password(
+    tmp_path: Path, reader: Callable[[Path], None]
+) -> None:
+    """Whoever reads it: pipelines ended with a traceback, links logged in without a password, a pipe held all up."""
+    secret = tmp_path / "secret"
+
+    def why() -> str:
+        with pytest.raises(SettingsError, match=f"password_file: {secret} ") as told:
+            reader(secret)
+        return str(told.value).partition(f"{secret} ")[2]
+
+    assert why() == "cannot be read: No such file or directory"
+    os.mkfifo(secret)
+    assert why() == "is no regular file"
+    secret.unlink()
+    for content, told in (
+        (b"", "has no password in its first line"),
+        (b"\nsecond line", "has no password in its first line"),
+        (b"ab\xff\n", "is not UTF-8 text (byte 2 of its first line)"),
+        (b"x" * (LARGEST + 1), f"has more than {LARGEST} bytes, and so is no file of passwords"),
+    ):
         secret.write_bytes(content)
-    with pytest.raises(SettingsError, match=f"password_file: {secret}"):
-        Users([User(name="ann", password_file=str(secret))])
+        assert why() == told
 
 
 def test_tags_and_hosts() -> None:

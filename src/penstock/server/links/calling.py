@@ -13,16 +13,16 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import PenstockError, SettingsError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.records.schema import CARRIED
 from penstock.server.base.faults import reports
+from penstock.server.people.users import password_of
 from penstock.wire.flight.failures import decode_error, lost
 from penstock.wire.flight.linking import Heard, Welcome, read_heard
 from penstock.wire.flight.tickets import told_sites
@@ -170,21 +170,8 @@ class Reading(threading.Thread):
 
 def _login(section: LinkSection, target: Target) -> bytes:
     user = section.user or target.user or "guest"
-    if section.password is not None:
-        secret = section.password.get_secret_value()
-    elif section.password_file is not None:
-        secret = _first_line(section.password_file)
-    else:
-        secret = target.password or ("guest" if user == "guest" else "")
+    secret = password_of(section) or target.password or ("guest" if user == "guest" else "")
     return f"{user}:{secret}".encode()
-
-
-def _first_line(file: str) -> str:
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise SettingsError(f"password_file of a link: {file} cannot be read: {error.strerror or error}") from error
-    return data.decode(errors="replace").partition("\n")[0].rstrip("\r")
 
 
 def _tls(section: LinkSection, target: Target) -> dict[str, Any]:

@@ -28,7 +28,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
@@ -43,8 +42,10 @@ from penstock.server.people.access import Who
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
 from penstock.server.people.entitlements import Entitlements, Need, Rights, refused
 from penstock.server.people.tokens import ALL, Scoped, is_of, tags_within
+from penstock.wire.credentials import UnusableFile, read_password
 
 if TYPE_CHECKING:
+    from penstock.config.links import LinkSection
     from penstock.config.settings import User
     from penstock.config.vhost_sections import EntitlementSection, PermissionSection, TopicPermissionSection
     from penstock.core.broker import Core
@@ -421,17 +422,11 @@ class Users:
         return () if user in self.accounts.removed else self._tags.get(user, ())
 
 
-def password_of(user: User) -> str:
-    """What the settings say, or the file that they name.  SettingsError, which begins with the key."""
-    if user.password_file is None:
-        return user.password.get_secret_value() if user.password is not None else ""
-    where = f"password_file: {user.password_file}"
+def password_of(section: User | LinkSection) -> str:
+    """What the settings say, or the file that they name; empty: neither.  SettingsError, which begins with the key."""
+    if section.password_file is None:
+        return section.password.get_secret_value() if section.password is not None else ""
     try:
-        lines = Path(user.password_file).read_text().splitlines()
-    except OSError as error:
-        raise SettingsError(f"{where} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{where} is not UTF-8 text (byte {error.start})") from error
-    if not lines or not lines[0]:
-        raise SettingsError(f"{where} has no password in its first line")
-    return lines[0]
+        return read_password(section.password_file)
+    except UnusableFile as error:
+        raise SettingsError(f"password_file: {section.password_file} {error}") from error

@@ -34,7 +34,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from penstock.errors import InvalidArgument, SettingsError, shown
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
-from penstock.wire.pem import EncryptedKey, UnusableFile, believe, read_pem, show
+from penstock.wire.credentials import EncryptedKey, UnusableFile, believe, read_pem, show
 
 if TYPE_CHECKING:
     import asyncio

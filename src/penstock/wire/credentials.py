@@ -1,4 +1,4 @@
-"""Files of certificates and keys, as every side of TLS reads them: servers, links between sites, clients.
+"""Files of certificates, keys and passwords, as all read them: servers, links between sites, pipelines, clients.
 
 Each is read once, and what was read is what OpenSSL is given, so that what was judged is what is shown, whatever is
 there by then.  Refuses to know who names a file, under which name, and what is said of one that cannot be used.
@@ -10,17 +10,18 @@ import os
 import re
 import ssl
 import stat
+from codecs import BOM_UTF8
 from collections.abc import Generator
 from contextlib import contextmanager
 
 LARGEST = 1 << 20
-"""Bytes of a file that may hold certificates."""
+"""Bytes of a file that may hold any of them."""
 
 _NOT_ASCII = re.compile(rb"[\x80-\xff]")
 
 
 class UnusableFile(Exception):
-    """Why a file is none of certificates: a sentence that its name begins."""
+    """Why a file holds nothing of the kind: a sentence that its name begins."""
 
 
 class EncryptedKey(Exception):
@@ -28,10 +29,27 @@ class EncryptedKey(Exception):
 
 
 def read_pem(file: str) -> bytes:
-    """What a file holds, at most `LARGEST` bytes.  Raises UnusableFile, also for what is no regular file.
+    """What a file of certificates holds.  Raises UnusableFile.
 
     ASCII, as blocks of PEM are: what stands between them may be in any encoding, and is nobody's.
     """
+    return _NOT_ASCII.sub(b"?", _read(file, "certificates"))  # no block has such a byte, nor can be read with one
+
+
+def read_password(file: str) -> str:
+    """The first line of a file of UTF-8 text.  Raises UnusableFile, also where that is empty."""
+    line = _read(file, "passwords").removeprefix(BOM_UTF8).partition(b"\n")[0].removesuffix(b"\r")
+    try:
+        password = line.decode()
+    except UnicodeDecodeError as error:
+        raise UnusableFile(f"is not UTF-8 text (byte {error.start} of its first line)") from error
+    if not password:
+        raise UnusableFile("has no password in its first line")
+    return password
+
+
+def _read(file: str, kind: str) -> bytes:
+    """At most `LARGEST` bytes, of a regular file: others are read without an end, or wait for whoever writes them."""
     try:
         with open(file, "rb", opener=_at_once) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -40,8 +58,8 @@ def read_pem(file: str) -> bytes:
     except (OSError, ValueError) as error:  # a name with a zero byte is none
         raise UnusableFile(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if len(data) > LARGEST:
-        raise UnusableFile(f"has more than {LARGEST} bytes, and so is no file of certificates")
-    return _NOT_ASCII.sub(b"?", data)  # which no block has: one with such a byte cannot be read with it either
+        raise UnusableFile(f"has more than {LARGEST} bytes, and so is no file of {kind}")
+    return data
 
 
 def show(context: ssl.SSLContext, chain: bytes, key: bytes) -> None:
