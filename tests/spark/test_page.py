@@ -1,4 +1,6 @@
-"""docs/spark.md but for pipelines: a section's examples run in order, against a server with its settings."""
+"""docs/spark.md but for pipelines: a section's examples run in order, against a server with its settings; and the
+program of the README that asks for Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ import pytest
 import penstock
 import penstock.spark
 from live_server import LiveServer
-from page_lab import blocks, page, run, sections, served
+from page_lab import DOCS, blocks, page, run, sections, served
 from penstock.spark.options import READ, WRITE
 from penstock.spark.sink_rows import BESIDE
 from spark_lab import Lab
 
+README = (DOCS.parent / "README.md").read_text(encoding="utf-8")
 SECTIONS = sections("spark.md")
 BEGIN, BATCH, WRITING = SECTIONS["Begin"], SECTIONS["Batch reads"], SECTIONS["Writing"]
 LOG, QUEUE, HELD = (SECTIONS[f"Streams{name}"] for name in (", log mode", ", queue mode", " and what they hold"))
@@ -32,6 +35,23 @@ def test_the_first_program_runs(
         assert program.count('url = "penstock://localhost"\n') == 1, "it runs as it stands"
         run([program.replace('"penstock://localhost"', repr(names["url"]))], {})
     assert capsys.readouterr().out == "0 99\n"
+
+
+def test_the_program_of_the_readme_runs(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [program] = [code for code in blocks(README, "python") if "penstock.spark" in code]
+    monkeypatch.chdir(tmp_path)
+    assert program.count("options(") == 2, "it has the address of who runs here, and of nobody"
+    monkeypatch.setattr(penstock.spark, "session", lambda: lab.spark)
+    lab.declare("to-ship", underlying_topic="orders")
+    lab.declare("invoices")
+    lab.publish("orders", [3, 4])
+    run([program.replace("options(", f"options(url={lab.house.url!r}, ")], {}, "../README.md")
+    [query] = lab.spark.streams.active
+    query.processAllAvailable()
+    assert query.lastProgress["sink"]["description"]
+    query.stop()
+    found = sorted((one.json() for one in lab.client.peek("invoices", count=9)), key=str)
+    assert found == [{"id": 3, "gross": 1.79}, {"id": 4, "gross": 2.38}]
 
 
 def test_every_section_is_named_at_the_top() -> None:
