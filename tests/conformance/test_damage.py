@@ -100,7 +100,7 @@ def test_the_menu_of_damage(tmp_path: Path, folders: dict[bool, Folder], effort:
 def test_bits_that_flip(tmp_path: Path, folders: dict[bool, Folder], effort: int) -> None:
     chance = random.Random(SEED)
     outcomes = {"refused": 0, "unreadable": 0, "tail": 0, "harmless": 0}
-    for number in range(80 if effort == 1 else 200 * effort):
+    for number in range(40 if effort == 1 else 200 * effort):
         folder = folders[chance.random() < 0.5]
         files = dict(folder.files)
         kind = chance.choice([kind for kind in KINDS if any(files[name] for name in names_of(folder, kind))])

@@ -157,17 +157,17 @@ def test_a_consumer_that_does_not_read_costs_little_memory(
     link.method(spec.Basic.Consume(queue=queue, consumer_tag="t", no_ack=True))
     link.expect(spec.Basic.ConsumeOk)
     before = server.memory()
-    body = bytes(100_000)
-    for _ in range(900):
+    body = bytes(1_000_000)
+    for _ in range(90):
         channel.basic_publish("", queue, body, PERSISTENT)
     # 90 MB were published; the bodies that wait have a budget of 64 MiB at most, the connection far less
     held = ready_count(channel, queue)
-    assert held > 700
+    assert held > 70
     assert server.memory() - before < 160 * 2**20
     other = channel.connection.channel()
     assert other.queue_declare("", exclusive=True).method.queue  # the server is as lively as ever
     count = 0
-    while count < 900:
+    while count < 90:
         link.expect(spec.Basic.Deliver)
         size = link.read().body_size
         while size:

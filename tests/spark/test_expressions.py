@@ -1,7 +1,7 @@
 """The expression language on Spark: cases of the table in one job, and columns as users write them.
 
 `penstock expr` says the same on all three backends, for each row of the language's tables.  On Spark, where each
-command line is a job of its own, every fortieth row is asked so, and all of them in one job.
+command line is a job of its own, every eightieth row is asked so, and all of them in one job.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def test_spark_says_what_python_says(spark: Any) -> None:
     Spark, which runs what Python runs: of these a sample, for `unit/expr/test_cases.py` has all."""
     hunts = EFFORT > 1
     cases = list(dict.fromkeys([*(text for text, _, _ in CASES), *SINGLES]))
-    of_spark = [*judged_by_spark(cases), *judged_by_spark(PAIRS)[:: 1 if hunts else 14]]
-    others = [*cases[:: 1 if hunts else 8], *PAIRS[:: 7 if hunts else 280]]
+    of_spark = [*judged_by_spark(cases), *judged_by_spark(PAIRS)[:: 1 if hunts else 28]]
+    others = [*cases[:: 1 if hunts else 16], *PAIRS[:: 7 if hunts else 560]]
     texts = list(dict.fromkeys([*of_spark, *others]))
     texts += ["MESSAGE_SIZE() = NULL OR TOPIC_NAME() BETWEEN 'e' AND 'f'", "NOT (TOPIC_NAME() = 'x' AND /a = 8)"]
     texts += [
@@ -191,7 +191,7 @@ def test_the_tables_on_every_backend(spark: Any, capsys: pytest.CaptureFixture[s
     by_spark = together([expression for expression, _ in rows], [MESSAGE], topics=Topic("/", "", "orders"))  # one job
     for place, ((expression, wanted), [value]) in enumerate(zip(rows, by_spark, strict=True)):
         assert as_text(value) == wanted, expression
-        for backend in ("python", "arrow", "spark") if place % 40 == 0 else ("python", "arrow"):
+        for backend in ("python", "arrow", "spark") if place % 80 == 0 else ("python", "arrow"):
             told = ("--message", MESSAGE.decode(), "--topic", "orders", "--backend", backend)
             found = printed(capsys, expression, *told)
             assert found == f"{wanted}\n", (expression, backend)

@@ -19,7 +19,7 @@ from choices import SEED
 from json_cases import BAD, SIMPLE, TYPES, Cases, read
 from penstock.spark.reading.bodies import BodyParser
 
-BODIES = 150
+BODIES = 75
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 
 ARABIC_ONE = "\u0661"

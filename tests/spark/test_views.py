@@ -70,7 +70,7 @@ def test_the_same_rows_as_the_servers_own(lab: Lab, tmp_path: Path, effort: int)
     held: list[Any] = []
     with lab.client.consume("work", backlog=60, timeout="30s") as consumer:
         messages = iter(consumer)
-        for _ in range(3 if effort == 1 else 4):
+        for _ in range(2 if effort == 1 else 4):
             for _ in range(rng.randrange(20, 60)):
                 lab.client.publish("work", body(rng, number := number + 1))
             held += [next(messages) for _ in range(rng.randrange(5, 20))]
