@@ -33,10 +33,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _forked = multiprocessing.get_context("forkserver")
 _forked.set_forkserver_preload([
     "numpy", "orjson", "pika", "penstock.client.client", "penstock.spark.sessions", "pyarrow.compute", "pyarrow.csv",
-    "pyarrow.feather", "pyarrow.flight", "pyarrow.parquet", "rich.progress", "rich.table", "matplotlib.pyplot",
-    "pandas",
+    "pyarrow.feather", "pyarrow.flight", "pyarrow.parquet", "rich.progress", "rich.table", "pandas",
 ])  # fmt: skip
-"""What publishers and workers load, and the demo itself, is loaded once, by the process that they are forked from.
+"""What publishers and workers load, and the demo but for its report, is loaded once, by whom they are forked from.
 Arrow loads pandas wherever it is installed."""
 
 

@@ -76,8 +76,11 @@ def start_damaged(path: Path, folder: Folder, files: dict[str, bytes], name: str
 @pytest.mark.parametrize("what", MENU)
 def test_the_menu_of_damage(tmp_path: Path, folders: dict[bool, Folder], effort: int, kind: str, what: str) -> None:
     seen = 0
+    places = KINDS.index(kind) + MENU.index(what)
     for clean, folder in folders.items():
-        turn = KINDS.index(kind) + MENU.index(what) + clean
+        if effort == 1 and clean == bool(places % 2) and kind not in OPTIONAL:
+            continue  # either kind of end with every other damage
+        turn = places + clean
         names = some(names_of(folder, kind), turn, random.Random(f"{SEED} {kind} {what}"), effort)
         for number, name in enumerate(names):
             files = dict(folder.files)

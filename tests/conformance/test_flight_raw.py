@@ -392,7 +392,7 @@ def test_a_reader_that_does_not_read_holds_a_bounded_queue(house: FlightHouse, r
 
 def test_a_read_that_is_left_gives_its_place_back(house: FlightHouse, raw: Raw) -> None:
     with penstock.connect(house.url) as client:
-        client.publish_table("q", pa.table({"body": [b"x" * 10_000] * 3_000}))
+        client.publish_table("q", pa.table({"body": [b"x" * 10_000] * 1_000}))
         for _ in range(10):  # more than there are places
             reader = raw.client.do_get(flight.Ticket(b'{"replay": {"topic": "q"}}'), raw.options)
             reader.read_chunk()
