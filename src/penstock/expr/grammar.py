@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
+from threading import local
 from typing import Literal as OneOf
 from typing import NoReturn, TypedDict, cast
 
@@ -135,7 +136,9 @@ def parse(text: str) -> Node:
         raise ExpressionError("the expression is empty", text=text, place=0)
     try:
         # The transformer runs inside the parser, so what comes out is what `start` returned, not lark's own tree.
-        return _parser(kind)(asked)
+        builder, read = _parser()
+        builder.of.kind = kind
+        return read(asked)
     except _Failed as failed:
         raise ExpressionError(str(failed), text=text, place=failed.place) from None
     except UnexpectedInput as unexpected:
@@ -143,11 +146,12 @@ def parse(text: str) -> Node:
         raise ExpressionError(message, text=text, place=place) from None
 
 
-@lru_cache(maxsize=64)
-def _parser(kind: MessageType) -> Callable[[str], Node]:
-    """The parser of expressions over bodies of a type."""
-    lark = Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=_Builder(kind), maybe_placeholders=False)
-    return cast("Callable[[str], Node]", lark.parse)  # type: ignore[reportUnknownMemberType, unused-ignore]
+@cache
+def _parser() -> tuple[_Builder, Callable[[str], Node]]:
+    """What builds the nodes, and what reads an expression with it: one for all types, for its tables take 60 ms."""
+    builder = _Builder()
+    lark = Lark(_GRAMMAR, parser="lalr", lexer="contextual", transformer=builder, maybe_placeholders=False)
+    return builder, cast("Callable[[str], Node]", lark.parse)  # type: ignore[reportUnknownMemberType, unused-ignore]
 
 
 def _explain(unexpected: UnexpectedInput, text: str) -> tuple[str, int]:
@@ -248,12 +252,18 @@ class _Standing(TypedDict):
     depth: int
 
 
+class _Reading(local):
+    """What is read, in each thread."""
+
+    kind: MessageType
+
+
 class _Builder(Transformer[Token, Node]):
     """One method a rule; each gets what the rule's parts became, tokens included."""
 
-    def __init__(self, kind: MessageType) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._kind: MessageType = kind
+        self.of = _Reading()
 
     def _at(self, place: int, *below: Node) -> _Standing:
         depth = 1 + max((node.depth for node in below), default=0)
@@ -363,14 +373,14 @@ class _Builder(Transformer[Token, Node]):
                 if len(found[2]) > 9:
                     _refuse("a subscript has at most 9 digits", _place(token) + found.start(2))
                 steps.append(int(found[2]))
-        return _field(steps, _place(token), self._kind)
+        return _field(steps, _place(token), self.of.kind)
 
     def bracketed(self, parts: list[Token]) -> Node:
         token = parts[0]
         steps = token[2:-1].split("/")
         if not all(steps):
             _refuse("a field name between slashes is empty", _place(token))
-        return _field(cast("list[Step]", steps), _place(token), self._kind)
+        return _field(cast("list[Step]", steps), _place(token), self.of.kind)
 
 
 def _field(steps: list[Step], place: int, kind: MessageType) -> Field:

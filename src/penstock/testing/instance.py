@@ -243,11 +243,8 @@ class Instance:
 
     def advance(self, micros: int) -> None:
         """Let time pass, stopping wherever something is due, in order of time."""
-        left = micros
-        while True:
-            due = self._due(log=True)
-            if due is None or due > left:
-                break
+        left, due = micros, self._due(log=True)
+        while due is not None and due <= left:
             step = max(due, 0)
             before = self.core.last_lsn, self.log.durable
             self.clock.advance(step)
@@ -257,6 +254,7 @@ class Instance:
             again = self._due(log=True)
             stuck = step == 0 and again == due and before == (self.core.last_lsn, self.log.durable)
             assert not stuck, f"something is due now, and a tick does nothing about it: {self.core.next_deadline()}"
+            due = again
         self.clock.advance(left)
         self.engine.tick()
         self.run_turns()

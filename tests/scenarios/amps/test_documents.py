@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from penstock.config.foreign.converted import to_toml
 from penstock.config.load import judged, load_file, load_text
 from penstock.errors import SettingsError
 from penstock.testing import Broker
+from penstock.testing.instance import FakeClock
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = sorted(path.stem for path in HERE.glob("*.xml"))
@@ -109,7 +111,8 @@ def emptied(broker: Broker, queue: str) -> list[bytes]:
 
 def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "penstock.actions")
-    with Broker(HERE / "actions.xml") as broker:
+    friday = datetime(2026, 7, 31, 23, tzinfo=UTC)
+    with Broker(HERE / "actions.xml", clock=FakeClock(int(friday.timestamp()) * 1_000_000)) as broker:
         for number, important in ((1, 0), (2, 1), (3, 1)):
             job = f'{{"id": {number}, "important": {important}, "first": "Ann", "last": "Lee"}}'
             broker.publish("JobTopic", job, publisher="maker", sequence=number)
@@ -126,7 +129,10 @@ def test_actions_every_module_does_what_it_says(caplog: pytest.LogCaptureFixture
         assert [record.json()["id"] for record in broker.sow("Open")] == [3]  # an acknowledgement deletes those below 3
         broker.publish("JobTopic", b'{"id": 4}')
         worker.close()
-        broker.advance(7 * 86_400)
+        broker.advance(7_200)
+        assert emptied(broker, "Done") == []  # it is Saturday since an hour
+        broker.clock.advance(21 * 3_600_000_000)
+        broker.advance(3 * 3_600)
         assert emptied(broker, "Done") == [b'waiting: {"id": 4}']
     told = [record.getMessage() for record in caplog.records]
     assert told.count("action 2: maker published to JobTopic") == 2

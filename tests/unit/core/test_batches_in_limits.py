@@ -54,8 +54,9 @@ def received(kind: str, limit: str, together: bool, taken: int, start: str) -> l
     return [world.rows[lsn][0].bodies[world.rows[lsn][1]] for lsn in got + world.inbox[after]]
 
 
-@pytest.mark.parametrize(("start", "taken"), spread(product(["clean", "killed"], [1, 4]), 2))
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("kind", KINDS)
+# Four of each kind: with each limit, killed or not, and with each number taken.
+@pytest.mark.parametrize(
+    ("kind", "limit", "start", "taken"), spread(product(KINDS, LIMITS, ["clean", "killed"], [1, 4]), 44)
+)
 def test_a_batch_is_its_messages_one_by_one(kind: str, limit: str, start: str, taken: int) -> None:
     assert received(kind, limit, True, taken, start) == received(kind, limit, False, taken, start)

@@ -14,7 +14,7 @@ from penstock.core.queue.order.runs import Run
 from penstock.core.queue.yielding import Yielding
 from penstock.testing import Broker
 
-DEPTH, MORE = (100, 50) if EFFORT == 1 else (200, 100)
+DEPTH, MORE = (50, 25) if EFFORT == 1 else (200, 100)
 
 KEYS = ({"fairness_key": "/k"}, {"group_key": "/k"}, {"group_key": "/k", "fairness_key": "/k"})
 ORDERS: tuple[dict[str, Any], ...] = ({}, {"priority_expression": "/p"}, {"max_priority": 9})

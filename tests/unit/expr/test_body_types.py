@@ -6,6 +6,7 @@ import encodings
 import random
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
@@ -19,9 +20,10 @@ import pytest
 from choices import EFFORT, SEED
 from message_samples import SAMPLES, Sample
 from penstock.errors import ExpressionError, InvalidArgument
-from penstock.expr import FilterSet, bodies, compile_filter, compile_value, evaluate
+from penstock.expr import FilterSet, bodies, compile_filter, compile_value, evaluate, grammar
 from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import Whole
+from penstock.expr.grammar import parse
 from penstock.expr.scan import Scan
 from penstock.records.entries import Topic
 from penstock.records.message_bodies import DEPTH
@@ -54,6 +56,24 @@ def _batch(bodies: list[bytes], sample: Sample) -> pa.RecordBatch:
     if sample.headers:
         columns["properties"] = pa.array([sample.properties] * len(bodies), pa.binary())
     return pa.record_batch(columns)
+
+
+def test_types_share_a_parser_in_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are made once; threads that read expressions over bodies of different types have fields of their own."""
+    made, plain, kinds = list[object](), grammar.Lark, list(MESSAGE_TYPES)
+    monkeypatch.setattr(grammar, "Lark", lambda *given, **named: (made.append(given), plain(*given, **named))[1])
+    grammar._parser.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    parse(typed("/id = 1", kinds[0]))
+    texts = {kind: typed(" AND ".join(["/id = 1"] * 30), kind) for kind in kinds}
+
+    def read(kind: str) -> list[object]:
+        return [parse(texts[kind]) for _ in range(20)]
+
+    with ThreadPoolExecutor(len(kinds)) as pool:
+        by_kind = dict(zip(kinds, pool.map(read, kinds), strict=True))
+    assert len(made) == 1
+    assert all(set(trees) == {parse(texts[kind])} for kind, trees in by_kind.items())
+    assert len({trees[0] for trees in by_kind.values()}) == len(kinds)
 
 
 @ALL
