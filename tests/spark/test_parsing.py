@@ -21,7 +21,7 @@ from json_cases import BAD, DEEP, NO_JSON, ODD, TYPES, Cases, expected
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.inference import infer
 
-BODIES = 50 if EFFORT == 1 else 100
+BODIES = 24 if EFFORT == 1 else 100
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 
 Parsed = tuple[list[Any], list[str | None]]
@@ -242,10 +242,10 @@ def test_found_columns_take_the_bodies_that_they_were_found_from(effort: int) ->
 
 @pytest.mark.parametrize(("turn", "name"), [*enumerate([*ODD, *DEEP])])
 def test_odd_bodies_say_what_they_say_to_every_reader(turn: int, name: str) -> None:
-    """As text, and without an exception in a column of any type, of which a usual run has each fourth of them by turns;
+    """As text, and without an exception in a column of any type, of which a usual run has each eighth of them by turns;
     the others are in `tests/unit/server`."""
     body = ODD[name][0] if name in ODD else DEEP[name]
-    for kind in [*TYPES.values()][turn % 4 :: 4] if EFFORT == 1 else TYPES.values():
+    for kind in [*TYPES.values()][turn % 8 :: 8] if EFFORT == 1 else TYPES.values():
         parsed(kind, [body, b'{"a":null}'])
     [text], [error] = parsed(pa.string(), [body])
     if name in ODD:
