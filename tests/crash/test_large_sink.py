@@ -15,7 +15,7 @@ from waiting import eventually
 
 pytestmark = pytest.mark.crash
 
-PARTS, ROWS, SIZE = 4, 600, 40_000
+PARTS, ROWS, SIZE = 4, 450, 40_000
 FILL = b"x" * SIZE
 
 
@@ -28,8 +28,8 @@ def body(part: int, row: int) -> bytes:
 
 
 def rows(part: int) -> Iterator[pa.RecordBatch]:
-    for start in range(0, ROWS, 100):
-        yield pa.record_batch({"body": [body(part, row) for row in range(start, start + 100)]})
+    for start in range(0, ROWS, 90):
+        yield pa.record_batch({"body": [body(part, row) for row in range(start, start + 90)]})
 
 
 def heads(client: penstock.Client) -> list[bytes]:

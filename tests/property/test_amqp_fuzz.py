@@ -1,6 +1,6 @@
 """Random and mutated frames: nothing may raise, nothing may be kept beyond the limits.
 
-`PENSTOCK_FUZZ_FRAMES` sets how many frames a run sends (40,000 unless set, in a hunt 100,000), `PENSTOCK_SEED`
+`PENSTOCK_FUZZ_FRAMES` sets how many frames a run sends (25,000 unless set, in a hunt 100,000), `PENSTOCK_SEED`
 where chance begins.
 """
 
@@ -25,7 +25,7 @@ from penstock.wire.amqp.machine import ServerConnection
 from unit.amqp.peer import LOGIN, ack, header, method, opened, publish, tune_ok
 
 LIMITS = Limits(frame_max=4096, max_message_size=10_000, max_partial_size=30_000, target_cache=64)
-FRAMES = int(os.environ.get("PENSTOCK_FUZZ_FRAMES", "40000" if EFFORT == 1 else "100000"))
+FRAMES = int(os.environ.get("PENSTOCK_FUZZ_FRAMES", "25000" if EFFORT == 1 else "100000"))
 SEED = int(os.environ.get("PENSTOCK_SEED", "1"))
 
 BOMB = {"a": [{"b": [b"x" * 50, None, True]}] * 5, "n": 2**40}

@@ -129,7 +129,7 @@ class LastValueSharesWalk(SharesWalk):
 
 @pytest.mark.parametrize("part", range(2))
 def test_last_values_of_shares_and_definition_agree_on_every_command(part: int) -> None:
-    for seed in seeds(examples(24, 2), part, 2):
+    for seed in seeds(examples(24), part, 2):
         try:
             LastValueSharesWalk(seed).run()
         except AssertionError as error:
@@ -138,7 +138,7 @@ def test_last_values_of_shares_and_definition_agree_on_every_command(part: int) 
 
 @pytest.mark.parametrize("part", range(2))
 def test_limits_of_shares_and_definition_agree_on_every_command(part: int) -> None:
-    for seed in seeds(examples(36, 2), part, 2):
+    for seed in seeds(examples(36), part, 2):
         try:
             LimitedSharesWalk(seed).run()
         except AssertionError as error:

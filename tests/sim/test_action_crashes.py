@@ -155,7 +155,7 @@ def run(seed: int, steps: int, fail: tuple[str, int] | None, *, kill: bool) -> L
 
 @pytest.mark.parametrize("kind", ["write", "sync"])
 def test_at_every_cut_what_the_log_has_is_done(kind: str, effort: int) -> None:
-    for after in range(40 * effort) if effort > 1 else range(kind == "sync", 40, 2):
+    for after in range(40 * effort) if effort > 1 else range(kind == "sync", 40, 3):
         load = run(after, 60, (kind, after), kill=True)
         try:
             check(load.broker)
@@ -166,7 +166,7 @@ def test_at_every_cut_what_the_log_has_is_done(kind: str, effort: int) -> None:
 
 
 def test_lives_and_power_cuts() -> None:
-    for seed in seeds(examples(10, 2)):
+    for seed in seeds(examples(10)):
         load = run(seed, 40, None, kill=True)
         for _ in range(3):
             for _ in range(load.chance.randrange(1, 30)):

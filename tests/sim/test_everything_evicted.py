@@ -30,7 +30,7 @@ def _no_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Life, "__init__", evicting)
 
 
-@pytest.mark.parametrize("seed", spread(range(100, 108), 4))
+@pytest.mark.parametrize("seed", spread(range(100, 108), 2))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         live(seed + 1000 * extra)

@@ -161,7 +161,7 @@ class World:
 
 @pytest.mark.parametrize("sync", ["commit", "interval", "off"])
 def test_confirmed_means_found_after_any_end(sync: Sync) -> None:
-    for seed in seeds(examples(25, 2)):
+    for seed in seeds(examples(25)):
         world = World(seed, sync)
         try:
             for _ in range(6):

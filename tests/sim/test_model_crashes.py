@@ -154,7 +154,7 @@ class World:
                 notes.marks[number] = next(one.bookmark for one in records if orjson.loads(one.body)["id"] == number)
 
 
-@pytest.mark.parametrize("seed", spread(range(8), 4))
+@pytest.mark.parametrize("seed", spread(range(8), 3))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         world = World(seed + 1000 * extra)

@@ -416,7 +416,7 @@ class Compacted(Leader):
         return Place(piece.segment, piece.offset + size, piece.identity)
 
 
-@pytest.mark.parametrize("seed", spread(range(40), 16))
+@pytest.mark.parametrize("seed", spread(range(40), 10))
 def test_a_log_that_was_compacted_is_copied_while_it_is_compacted_on_whatever_dies(seed: int) -> None:
     rng = Random(seed)
     leader, disk = Compacted(rng), Steps(seed)

@@ -44,7 +44,7 @@ def live(seed: int, *, lives: int = 5, steps: int = 60, faults: bool = True) -> 
     assert ledger.confirmed
 
 
-@pytest.mark.parametrize("seed", spread(range(16), 8))
+@pytest.mark.parametrize("seed", spread(range(16), 6))
 def test_lives(seed: int, effort: int) -> None:
     for extra in range(effort):
         live(seed + 1000 * extra)

@@ -29,8 +29,8 @@ SCHEDULES = {
     "ab": {"cuts": 6, "kills": 6, "proxies": 8, "sides": 8, "deletes": 10, "all": 6},
     "abc": {"cuts": 6, "kills": 6, "proxies": 6, "sides": 6, "deletes": 8, "all": 6, "row": 6, "row of all": 6},
 } if EFFORT > 1 else {
-    "ab": {"cuts": 3, "kills": 6, "proxies": 4, "sides": 6, "deletes": 5, "all": 4},
-    "abc": {"cuts": 3, "kills": 6, "proxies": 3, "sides": 3, "deletes": 5, "all": 4, "row": 3, "row of all": 6},
+    "ab": {"cuts": 3, "kills": 6, "proxies": 3, "sides": 6, "deletes": 5, "all": 3},
+    "abc": {"cuts": 3, "kills": 6, "proxies": 3, "sides": 3, "deletes": 4, "all": 4, "row": 3, "row of all": 4},
 }  # fmt: skip
 """With those of `test_a_site_may_die_at_any_step`, of which some are several times as dear as others; most are of what
 has been wrong most often, three sites where queues go and come, and publishers change sides.  Each planted fault is

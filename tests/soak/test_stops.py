@@ -15,7 +15,7 @@ from soak.soak import QUEUES, Soak
 STOPS = 3
 """Five with each step of more effort, in `make soak`."""
 
-ENOUGH = 3_000 if EFFORT == 1 else 6_000
+ENOUGH = 2_000 if EFFORT == 1 else 6_000
 """Messages confirmed before a stop, and up to twice as many: by then each kind of client has work."""
 
 DEADLINE_S = 120.0
