@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -38,8 +38,18 @@ from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
 
-Again = Callable[[bool], None]
-"""Raises where rows may not be counted; told whether another server answers now."""
+
+class Again(Protocol):
+    """Says where rows that came may be left out of another answer by their number."""
+
+    def begins(self) -> None:
+        """The first answer is asked for, and another server may have to go on with it."""
+        ...
+
+    def goes_on(self, moved: bool) -> None:
+        """Rows came, and the others are asked for; moved: of another server.  Raises where they may not be counted."""
+        ...
+
 
 ACTION_TIMEOUT_S = 600.0
 """An action may wait for the sync of a large batch."""
@@ -122,7 +132,8 @@ class Remote:
         """The batches of a DoGet whose rows are the same each time; a broken stream is taken up where it broke.
 
         skip: so many rows are left out at the beginning.
-        again: refuses what is not the same any more, before rows that came are left out by their number.
+        again: told of each answer before its rows come; refuses those that are not the same any more, where some came
+        and are left out by their number.
         """
         ticket = command(operation, **fields)
         given, before = skip, None
@@ -130,8 +141,10 @@ class Remote:
         while True:
             try:
                 here = self._line.link().address
-                if given and again is not None:
-                    again(before not in (None, here))
+                if again is not None and given:
+                    again.goes_on(before not in (None, here))
+                elif again is not None and len(self.addresses) > 1:
+                    again.begins()
                 before = here
                 for batch in self._stream(ticket, given):
                     given += batch.num_rows

@@ -28,6 +28,7 @@ from penstock.errors import LogDamaged, NotFound, PreconditionFailed
 from penstock.history.history import History
 from penstock.history.view import Folder, Listing, View, listed_again
 from penstock.log.disk import OsDisk
+from penstock.records.dataclass import dataclass
 from penstock.records.message_types import needed_of
 from penstock.spark.executor import keep_freed, spare_modules, task_of
 from penstock.spark.options import ReadOptions
@@ -111,20 +112,32 @@ def _passed(server: Remote, held: str, start: int) -> int:
     return 0 if told["kept"] or start >= upto else upto
 
 
-def _counted(server: Remote, options: ReadOptions, part: LogPart | ReplayPart) -> Again:
-    """For who takes up a broken stream behind the rows that came: whether the same come before them now.
+@dataclass(slots=True)
+class _Counted:
+    """Whether rows may be counted over the answers of one part, as `Again` has it.
 
-    Of a part of a stream's batch the server itself says it, but each leader compacts in its own way.
+    Of a part of a stream's batch the server itself says it, but each leader compacts in its own way: over two of them
+    rows are counted where neither has left out any.
     """
 
-    def again(moved: bool) -> None:
-        if (part.held and _passed(server, part.held, part.start)) or (moved and not has_every_row(server, part.start)):
-            raise PreconditionFailed(
-                f"{options.what}: the answer for LSNs {part.start} to {part.end - 1} broke behind some of its rows, "
-                "and what answers now may have left out others: read it again"
-            )
+    server: Remote
+    options: ReadOptions
+    part: LogPart | ReplayPart
+    whole: bool = False  # who answered first had every row
 
-    return again
+    def begins(self) -> None:
+        """The first answer is asked for, and another server may have to go on."""
+        self.whole = has_every_row(self.server, self.part.start)
+
+    def goes_on(self, moved: bool) -> None:
+        """Rows came, and the others are asked for; moved: of another server.  Raises PreconditionFailed."""
+        server, part = self.server, self.part
+        passed = part.held and _passed(server, part.held, part.start)
+        if passed or (moved and not (self.whole and has_every_row(server, part.start))):
+            raise PreconditionFailed(
+                f"{self.options.what}: the answer for LSNs {part.start} to {part.end - 1} broke behind some of its "
+                "rows, and what answers now may have left out others: read it again"
+            )
 
 
 def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.RecordBatch]:
@@ -141,7 +154,7 @@ def _rows(server: Remote, options: ReadOptions, layout: Layout, part: object) ->
                     (a, b),
                     "log",
                     skip,
-                    _counted(server, options, part),
+                    _Counted(server, options, part),
                     **{"from": a, "to": b},
                     columns=columns,
                 ),
@@ -173,7 +186,7 @@ def _replayed(server: Remote, options: ReadOptions, part: ReplayPart, columns: l
             options,
             lambda: file_messages(server, chosen, a, b, columns, options.fail_on_data_loss, held_for),
             lambda skip: spread(
-                options, server, (a, b), "replay", skip, _counted(server, options, part), vhost=server.vhost,
+                options, server, (a, b), "replay", skip, _Counted(server, options, part), vhost=server.vhost,
                 bookmark=where, columns=columns, bookmark_not_found="epoch", held_for=held_for, **chosen,
             ),
         )  # fmt: skip
