@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from choices import SEED
+from choices import EFFORT, SEED
 from json_cases import BAD, SIMPLE, TYPES, Cases, read
 from penstock.spark.reading.bodies import BodyParser
 
-BODIES = 75
+BODIES = 75 if EFFORT == 1 else 150
 """For each type; `PENSTOCK_EFFORT` multiplies it."""
 
 ARABIC_ONE = "\u0661"
