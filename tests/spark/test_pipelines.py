@@ -384,9 +384,9 @@ def test_spark_makes_code_for_a_query_whose_batches_take_long(
         found.append(kind is COMPILING)
         return staged(outputs, frame, *others)
 
-    def last_plan(name: str) -> str:
+    def last_plan(name: str, batches: int) -> str:
         given = {"from": {"queue": "flights", "columns": "id BIGINT", "max_rows": 10}, **more}
-        lab.publish("flights", range(30))
+        lab.publish("flights", range(10 * batches))
         definition = define(name=name, sql="SELECT id + 7001 AS id FROM input", to=[{"topic": "out"}], **given)
         return str(run(lab, definition, tmp_path / "spark")._jsq.explainInternal(False))
 
@@ -394,12 +394,12 @@ def test_spark_makes_code_for_a_query_whose_batches_take_long(
     monkeypatch.setattr(Outputs, "staged", watched)
     monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", 1e9)
     before = compiled(lab)
-    assert ("*(1)" in last_plan("quick")) is makes_code[0]
+    assert ("*(1)" in last_plan("quick", 2)) is makes_code[0]
     assert makes_code[0] or compiled(lab) == before  # no expression by itself either
     assert set(found) == set(makes_code[:1])
     found.clear()
     monkeypatch.setattr("penstock.spark.pipelines.outputs.LONG_S", -1.0)
-    assert ("*(1)" in last_plan("slow")) is makes_code[2]
+    assert ("*(1)" in last_plan("slow", 3)) is makes_code[2]
     assert [*found[:2], *{*found[2:]}] == makes_code
 
 
