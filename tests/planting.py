@@ -40,8 +40,10 @@ class Plant:
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         """As `sys.setprofile` has it."""
+        if event != "call" or self.hit:
+            return
         name = str(frame.f_globals.get("__name__", ""))
-        if event != "call" or self.hit or not name.startswith(self._within):
+        if not name.startswith(self._within):
             return
         if frame.f_code.co_flags & CO_GENERATOR or not self._counts(frame):  # some are entered to be closed
             return

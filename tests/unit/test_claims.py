@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from choices import spread
 from claims.claims import noticed
 from claims.known import KNOWN, Known, node_of, wrong_rows
 from claims.mutants import SOURCE, mutated, sites
@@ -78,7 +79,7 @@ def test_each_mutant_of_a_file_is_another_program() -> None:
     original = ast.dump(ast.parse(source))
     found = sites(path)
     assert len(found) > 5
-    assert all(ast.dump(mutated(source, site.number)) != original for site in found)
+    assert all(ast.dump(mutated(source, site.number)) != original for site in spread(found, 25))
 
 
 def test_a_rule_in_a_table_is_changed_too() -> None:

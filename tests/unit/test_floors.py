@@ -64,10 +64,14 @@ PURE = {"records", "core", "errors", "units"}
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
     """Every statement below, whatever it is in; expressions, nine nodes in ten, are passed over."""
-    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
-        for one in getattr(node, field, ()):
-            yield one
-            yield from statements(one)
+    left = [node]
+    while left:
+        node = left.pop()
+        below = [
+            one for field in ("body", "handlers", "orelse", "finalbody", "cases") for one in getattr(node, field, ())
+        ]
+        yield from below
+        left += below
 
 
 @cache
@@ -101,12 +105,12 @@ def floor_of(module: str) -> str:
 def violations(source: Path) -> list[str]:
     found: list[str] = []
     for file in sorted(source.rglob("*.py")):
-        parts = file.relative_to(source).with_suffix("").parts
-        text = file.read_text(encoding="utf-8")
-        lines = text.splitlines()
+        place = file.relative_to(source)
+        parts = place.with_suffix("").parts
+        lines = file.read_text(encoding="utf-8").splitlines()
         for line, name in imports(file, package_of(file, source)):
             top = name.split(".")[0]
-            shown = f"{file.relative_to(source)}:{line}: {lines[line - 1].strip()}"
+            shown = f"{place}:{line}: {lines[line - 1].strip()}"
             if parts[0] != "penstock":
                 allowed = MAY_IMPORT_BESIDE.get(parts[0], set())
                 if top == "penstock" and not any(f"{name}.".startswith(f"{one}.") for one in allowed):
@@ -114,7 +118,7 @@ def violations(source: Path) -> list[str]:
                 continue
             floor = floor_of(".".join(parts))
             if len(parts) > 1 and parts[1] not in MAY_IMPORT and parts[1:] != ("__init__",):
-                found.append(f"{file.relative_to(source)}: the table of floors has no line for {parts[1]!r}")
+                found.append(f"{place}: the table of floors has no line for {parts[1]!r}")
                 break
             if top != "penstock":
                 if floor in PURE and name.split(".")[0] in HEAVY_BELOW:

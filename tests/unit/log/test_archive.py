@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from choices import EFFORT
 from penstock.errors import DiskFull, LogDamaged
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
@@ -178,7 +179,7 @@ def test_a_crash_at_any_step_leaves_every_row_once_and_no_file_that_nobody_names
         assert run.whole()
         assert run.manifest().rows == table.num_rows
         assert run.disk.list(".new") == []
-        after += 1 if after < 4 else 5 + after // 4
+        after += 1 if after < 4 else 5 + after // (4 if EFFORT > 1 else 2)
     assert failures > 5
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from choices import spread
+from choices import EFFORT, spread
 from damage import MENU, damage
 from penstock.errors import LogDamaged, NotFound
 from penstock.log.archive import row_groups
@@ -193,7 +193,7 @@ def test_a_manifest_is_made_anew_at_any_step_of_a_crash() -> None:
                 pass
             assert run.whole()
             assert run.manifest().rows == table.num_rows
-            after += 5 + after // 2
+            after += 5 + after // 2 if EFFORT > 1 else 7 + after
     assert failures > 8
 
 
