@@ -313,6 +313,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     with House(tmp_path_factory.mktemp("shares")) as house:
         with penstock.connect(url(house, "keeper")) as keeper:
             keeper.publish("held-topic", {"id": 1, "text": "x" * 1000})
+        connections = house.server.shares.of("connections")
+        eventually(lambda: not connections.of("keeper"), "who has gone has a connection still: less is left for others")
         yield house
 
 
