@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import duckdb
 import orjson
 import pytest
 
@@ -40,7 +41,6 @@ BULK = {
     "its result": Place(requests, "packed"),
 }
 SQL = {
-    "a database that is made ahead": Place(sql_child, "made"),
     "a database": Place(Engine, "__init__"),
     "the tables that it names": Place(Engine, "examine"),
     "the sockets of tables": Place(sql_child, "received"),
@@ -128,3 +128,24 @@ def test_a_database_is_made_before_a_statement_is_there_to_wait_for_it(monkeypat
         with pytest.raises(Ended):
             sql_child.attend(Line(theirs), NO_SOCKETS, cast("Any", SimpleNamespace(set=int)))
     assert made
+
+
+@pytest.mark.parametrize("error", [MemoryError(), duckdb.IOException("as planted"), KeyError("as planted")])
+def test_a_database_that_cannot_be_made_ahead_is_made_for_the_statement_and_told_to_nobody_else(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is said before anybody has asked would be the next statement's answer, and be said again and again."""
+
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(sql_child, "made", fails)
+    assert sql(tmp_path).kind is Kind.DONE
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.shutdown(socket.SHUT_WR)
+        with pytest.raises(Ended):
+            sql_child.attend(Line(theirs), NO_SOCKETS, cast("Any", SimpleNamespace(set=int)))
+        ours.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            ours.recv(1)

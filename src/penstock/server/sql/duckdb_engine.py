@@ -221,9 +221,9 @@ class Engine:
     """One statement's DuckDB."""
 
     def __init__(self, bounds: Bounds, database: Any = None) -> None:
-        """database: that was `made` for it, and is closed with it."""
+        """database: that was `made` for it, and is closed with it; None: it is made now."""
         threads = max(1, min(bounds.threads, bounds.memory // THREAD_MEMORY))
-        self._db: Any = database or made()
+        self._db: Any = made() if database is None else database
         self._aside = Aside(bounds.folder, bounds.spill, bounds.memory // 8)
         self._by_disk = bounds.spill if bounds.by_disk else None
         self._kept: list[Kept] = []

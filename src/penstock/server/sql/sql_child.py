@@ -113,7 +113,7 @@ def encoded(error: Exception) -> bytes:
 
 def serve(line: Line, sockets: socket.socket, ceiling: Ceiling) -> None:
     """One statement from its text to its last row.  Its database is made while nobody waits for it."""
-    database = made()
+    database = ahead()
     head = plain(line.receive({Kind.CALL: WORDS_MOST}).payload)
     bounds = Bounds(head["memory"], head["spill"], Path(head["folder"]), head["threads"], head.get("by_disk", False))
     engine = Engine(bounds, database)
@@ -122,6 +122,14 @@ def serve(line: Line, sockets: socket.socket, ceiling: Ceiling) -> None:
         answer_to(line, sockets, engine, head["sql"])
     finally:
         end(engine)
+
+
+def ahead() -> Any:
+    """A database for the next statement.  None where none can be made: nobody has asked yet who could be told why."""
+    try:
+        return made()
+    except Exception:  # noqa: BLE001 - the statement makes its own then, and tells what is wrong
+        return None
 
 
 def end(engine: Engine) -> None:
