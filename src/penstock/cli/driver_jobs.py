@@ -294,7 +294,7 @@ def _own(pipelines: Sequence[Any]) -> Any:
 def login(settings: Any) -> tuple[str, str]:
     """The first user of the settings: pipelines act as they."""
     user = settings.users[0]
-    if user.password is user.password_file is None:
+    if user.password is None and user.password_file is None:
         raise SettingsError(
             f"pipelines log in as the first user, {user.name}, who has only a hash: give a password or password_file"
         )

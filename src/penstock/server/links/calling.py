@@ -170,7 +170,10 @@ class Reading(threading.Thread):
 
 def _login(section: LinkSection, target: Target) -> bytes:
     user = section.user or target.user or "guest"
-    secret = password_of(section) or target.password or ("guest" if user == "guest" else "")
+    if section.password is None and section.password_file is None:
+        secret = target.password or ("guest" if user == "guest" else "")
+    else:
+        secret = password_of(section)
     return f"{user}:{secret}".encode()
 
 
