@@ -15,7 +15,6 @@ import pytest
 
 import penstock
 from bulk_lab import alive
-from choices import spread
 from flight_house import FlightHouse
 from forked import beside
 from live_server import LiveServer
@@ -111,7 +110,7 @@ def filled(house: FlightHouse, client: penstock.Client) -> Callable[[str], tuple
     return read
 
 
-@pytest.mark.parametrize("name", spread(READS, 7))
+@pytest.mark.parametrize("name", READS)
 def test_a_relayed_read_gives_the_same_rows(both: Callable[[str], tuple[pa.Table, pa.Table]], name: str) -> None:
     relayed, here = both(name)
     assert relayed.equals(here)

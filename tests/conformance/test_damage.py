@@ -76,9 +76,8 @@ def start_damaged(path: Path, folder: Folder, files: dict[str, bytes], name: str
 @pytest.mark.parametrize("what", MENU)
 def test_the_menu_of_damage(tmp_path: Path, folders: dict[bool, Folder], effort: int, kind: str, what: str) -> None:
     seen = 0
-    places = KINDS.index(kind) + MENU.index(what)
     for clean, folder in folders.items():
-        turn = places + clean
+        turn = KINDS.index(kind) + MENU.index(what) + clean
         names = some(names_of(folder, kind), turn, random.Random(f"{SEED} {kind} {what}"), effort)
         for number, name in enumerate(names):
             files = dict(folder.files)
