@@ -8,8 +8,9 @@ Commands about more than queues end the server, and a start finds the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -281,3 +282,24 @@ def test_a_fault_in_a_command_stops_the_queues_that_it_is_about(name: str) -> No
         hit, reach = found
         beyond = ACTS[name].beyond or hit.startswith(OF_ALL) or hit in EARLY
         assert reach != "the server" or beyond, f"{hit}: the server ended"
+
+
+def test_a_queue_that_is_half_altered_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only queues have changed, but routing has let go of it, too: where it failed nothing says so, its record does."""
+    scene = Scene()
+    altered = Queue.alter
+
+    def half(queue: Queue, *how: Any) -> None:
+        altered(queue, *how)
+        raise Planted("alter")
+
+    monkeypatch.setattr(Queue, "alter", half)
+    plain = scene.queue("plain")
+    with pytest.raises(Planted):
+        scene.engine.faults.run(
+            lambda: scene.core.alter_queue(scene.engine.now(), plain, replace(plain.settings, max_backlog=1)),
+            Told("test", lambda: None),
+        )
+    assert scene.engine.faults.fatal is not None
+    monkeypatch.undo()
+    after_a_start(scene, "alter", "publish")
