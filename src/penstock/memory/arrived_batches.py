@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
@@ -31,6 +32,12 @@ PIECE_MOST = 256 << 10
 
 BATCH_OVERHEAD = 416
 """Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
+
+DUE_MOST = 1000
+"""Loose batches that are gone through at once."""
+
+Needed = Callable[[Publishes], "Sequence[Chunk] | None"]
+"""The rows of a batch that each queue still needs; None: that would cost more than it can bring."""
 
 
 def batch_cost(batch: Publishes) -> int:
@@ -99,20 +106,31 @@ class Arrivals:
                         if 2 * count >= batch.wanted:
                             self.loose.add(first)
 
-    def look(self, start: int, count: int, *, all: bool) -> None:
-        """Have so many batches from an index on looked at; without `all` those of which half or less is wanted."""
-        for batch in self.batches[start : min(start + count, self._unsettled)]:
-            if batch is not None and (all or 2 * batch.wanted <= len(batch.bodies) > 1):
-                self.loose.add(batch.first)
+    def worth(self, lsn: int, count: int, *, all: bool) -> tuple[list[int], int]:
+        """Durable batches to be looked at: among the next so many from an LSN on, and that of the batch behind these.
 
-    def thin(self, needed: Callable[[Publishes], Sequence[Chunk] | None]) -> None:
-        """Look at loose batches that are durable.
-
-        needed: the rows of a batch that each queue still needs; None: that would cost more than it can bring.
+        Without `all` those of which half or less is wanted.  By their first LSNs; 0: there is none behind them.
         """
-        due = [first for first in self.loose if first <= self.durable]
-        self.loose.difference_update(due)
-        for first in due:
+        start = bisect_left(self._firsts, lsn)
+        stop = min(start + count, self._unsettled)
+        some = [
+            batch.first
+            for batch in self.batches[start:stop]
+            if batch is not None and (all or 2 * batch.wanted <= len(batch.bodies) > 1)
+        ]
+        return some, self._firsts[stop] if stop < self._unsettled else 0
+
+    def thin(self, needed: Needed, enough: Callable[[], bool]) -> None:
+        """Look at loose batches that are durable, until that is enough; the others stay loose."""
+        due = [first for first in islice(self.loose, DUE_MOST) if first <= self.durable]
+        self.thin_these(due, needed, enough)
+
+    def thin_these(self, firsts: Sequence[int], needed: Needed, enough: Callable[[], bool]) -> int:
+        """Look at batches by their first LSNs, until that is enough: how many were looked at, one of them at least."""
+        for number, first in enumerate(firsts):
+            if number and enough():
+                return number
+            self.loose.discard(first)
             index = bisect_left(self._firsts, first)
             batch = self.batches[index] if index < len(self._firsts) and self._firsts[index] == first else None
             if batch is None:
@@ -131,6 +149,7 @@ class Arrivals:
                 self._drop(index)
             elif 2 * len(rows := united(chunks)) <= len(batch.bodies):
                 self._cut(index, batch, rows, chunks)
+        return len(firsts)
 
     def part(self) -> Publishes | None:
         """Let the oldest durable batch go; None: there is none."""
@@ -331,6 +350,7 @@ class Parting:
     ) -> None:
         """lines: of queues whose heads are kept.  high: the most bytes that a list holds directly."""
         self.takers = takers
+        self.asked = 0  # queues that `needed` has asked, ever
         self._lines = lines
         self._budget = budget
         self._arrivals = arrivals
@@ -445,6 +465,7 @@ class Parting:
         if NO_ROUTE in routes:
             return None
         lines = {line.queue: line for route in routes for _, line in self.takers(route)}
+        self.asked += len(lines)
         out: list[Chunk] = []
         for line in lines.values():
             chunk = line.needed(batch.first, batch.first + len(batch.bodies))

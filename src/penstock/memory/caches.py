@@ -42,6 +42,9 @@ SLAB_BYTES = 256 << 10
 LOOKED_AT = 1000
 """Lists, and queues, that one sweep looks at."""
 
+ASKED_MOST = 1000
+"""Queues that are asked at once what they still need of arrivals; those of one batch always are."""
+
 TRIMMED_MOST = 256
 """Queues remembered whose heads had to give way."""
 
@@ -71,7 +74,8 @@ class Caches:
         self.trimmed: dict[int, Line] = {}  # queues whose heads had to give way, to be filled when there is room again
         self.spare: list[Callable[[int], int]] = []  # who has what can be read again gives up about so many bytes of it
         self._turns: dict[str, int] = {}  # how far a sweep got
-        self._look_over = 0  # arrivals that are to be looked at whatever their counts tell
+        self._swept_to = 0  # LSN of the arrivals that the next sweep begins with; 0: with the first
+        self._look_over = 0  # sweeps to the end in which arrivals are looked at whatever their counts tell
 
     @property
     def used(self) -> int:
@@ -110,11 +114,16 @@ class Caches:
     def thin(self) -> None:
         """Let go of arrivals that nobody needs, of batches of which enough has left."""
         if self.arrivals.loose:
-            self.arrivals.thin(self.parting.needed)
+            self.arrivals.thin(self.parting.needed, self._enough())
+
+    def _enough(self) -> Callable[[], bool]:
+        """Whether as many queues as one look may ask have been asked since this was called."""
+        parting, most = self.parting, self.parting.asked + ASKED_MOST
+        return lambda: parting.asked >= most
 
     def look_over(self) -> None:
         """Messages may have left a queue, and no record says which: have all arrivals looked at, some at each sweep."""
-        self._look_over = len(self.arrivals.batches)
+        self._look_over = 2 if self._swept_to else 1
 
     def keep_to_budget(self) -> None:
         """Shrink as far as it takes."""
@@ -257,11 +266,7 @@ class Caches:
 
         Looks at a bounded number of each; who was not looked at comes next time.
         """
-        arrivals, begin = self.arrivals, self._turns.get("arrivals", 0)
-        arrivals.look(begin, LOOKED_AT, all=self._look_over > 0)
-        self._look_over -= min(self._look_over, LOOKED_AT)
-        self._turns["arrivals"] = begin + LOOKED_AT if begin + LOOKED_AT < len(arrivals.batches) else 0
-        self.thin()
+        self._sweep_arrivals()
         lists = self.area.lists
         for key in self._turn("lists", lists):
             one = lists[key]
@@ -277,6 +282,15 @@ class Caches:
         if len(self.lines) > 2 * len(self.heads.shelves) + LOOKED_AT:
             for queue in [queue for queue in self.lines if queue not in self.heads.shelves]:
                 del self.lines[queue]
+
+    def _sweep_arrivals(self) -> None:
+        arrivals = self.arrivals
+        some, after = arrivals.worth(self._swept_to, LOOKED_AT, all=self._look_over > 0)
+        done = arrivals.thin_these(some, self.parting.needed, self._enough())
+        self._swept_to = after if done == len(some) else some[done]
+        if not self._swept_to and self._look_over:
+            self._look_over -= 1
+        self.thin()
 
     def _turn(self, name: str, things: Mapping[K, object]) -> list[K]:
         """The next so many keys, beginning anew after the last."""

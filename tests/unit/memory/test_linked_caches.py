@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from penstock.memory import READ_ROWS
+from penstock.memory import READ_ROWS, caches
 from penstock.memory.arrived_batches import PLACED_MOST
 from penstock.memory.loader import READS
 from penstock.memory.slab import ROW_OVERHEAD, Slab
@@ -567,3 +568,36 @@ def test_a_burst_to_many_queues_is_not_sorted_in_one_go() -> None:
         world.dispatch(line, 1)
         world.run()
     assert sorted(lsn for _, lsn in world.got) == list(range(1, world.next))
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["a queue is gone", "half has left each"])
+def test_a_look_at_arrivals_asks_a_bounded_number_of_queues_at_a_time(told: bool, monkeypatch: Any) -> None:
+    """Found by a fanout to 8,000 queues: whenever a queue was deleted, one beat asked each of them about each batch."""
+    queues, batches, most = 40, 60, 100
+    monkeypatch.setattr(caches, "ASKED_MOST", most)
+    world = World(1 << 20, queues)
+    for _ in range(batches):
+        world.publish([10], tuple(range(1, queues + 1)))
+    world.commit()
+    asked = [0]
+    needed = ModelLine.needed
+
+    def counted(line: ModelLine, first: int, stop: int) -> Chunk | None:
+        asked[0] += 1
+        return needed(line, first, stop)
+
+    monkeypatch.setattr(ModelLine, "needed", counted)
+    for queue in world.queues:
+        queue.main.clear()
+        if told:
+            world.caches.arrivals.left([1, world.next])
+    if not told:
+        world.caches.look_over()
+    looks = list[int]()
+    for _ in range(2 * batches):
+        before = asked[0]
+        world.caches.thin() if told else world.caches.sweep()
+        looks.append(asked[0] - before)
+    assert max(looks) <= most + queues
+    assert sum(looks) <= 2 * queues * batches
+    assert world.caches.arrivals.bytes == 0
