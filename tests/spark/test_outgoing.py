@@ -159,7 +159,6 @@ def test_json_of_nothing() -> None:
         (["body string", "lsn bigint", "time timestamp"], {"topic": "t"}, "columns 'lsn', 'time' have no place beside"),
         (["body string", "lsn bigint"], {"topic": "t"}, "column 'lsn' has no place beside 'body'"),
         (["d interval day to second"], {"topic": "t"}, "column 'd' is interval day to second, and interval day to sec"),
-        (["s struct<v: variant>"], {"topic": "t"}, "variant has no place in a JSON body: cast it"),
         (
             ["headers map<string,int>", "a int"],
             {"topic": "t"},
@@ -176,6 +175,23 @@ def test_a_column_that_cannot_be_is_named(columns: list[str], options: dict[str,
     with pytest.raises(InvalidArgument) as caught:
         outgoing(schema(*columns), topic or options.pop("topic"), queue=topic is not None, **options)
     assert told in str(caught.value)
+
+
+def test_types_without_a_place_in_json_are_found_at_any_depth_and_names_are_none() -> None:
+    """A struct with a field `object` or `interval_s` was refused as if that were its type."""
+    from pyspark.sql import types as t
+
+    def frame(kind: Any) -> Any:
+        return t.StructType([t.StructField("s", kind)])
+
+    text, names = t.StringType(), ("object", "interval_s", "void", "variant_id", "geometry", "a,interval", "b:void")
+    named = t.StructType([t.StructField(name, text) for name in names])
+    for kind in (named, t.ArrayType(named), t.MapType(text, named), t.StructType([t.StructField("x", named)])):
+        assert outgoing(frame(kind), "t").fields == ("s",)
+    inner = t.StructType([t.StructField("v", t.VariantType())])
+    for kind in (inner, t.ArrayType(inner), t.MapType(text, inner), t.MapType(t.VariantType(), text)):
+        with pytest.raises(InvalidArgument, match=r"column 's' is .*, and variant has no place in a JSON body: cast"):
+            outgoing(frame(kind), "t")
 
 
 def test_a_column_that_is_there_twice() -> None:

@@ -269,7 +269,14 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
         raise InvalidArgument("nobody says where to: give option topic or queue, or a column 'topic'")
     check_order(kinds, order)
     renamed = tuple(kinds) if any(field.name not in kinds for field in schema.fields) else None
-    return Outgoing(beside, _fields(kinds, order), order, renamed)
+    fields = _fields(kinds, order)
+    for name, field in zip(kinds, schema.fields, strict=True):
+        if name in fields and (without := _without_json(field.dataType)) is not None:
+            raise InvalidArgument(
+                f"column {name!r} is {kinds[name]}, and {without} has no place in a JSON body: cast it, or give a "
+                "column 'body'"
+            )
+    return Outgoing(beside, fields, order, renamed)
 
 
 def _kinds(schema: Any) -> dict[str, str]:
@@ -310,18 +317,16 @@ def _fields(kinds: dict[str, str], order: str | None) -> tuple[str, ...]:
         return ()
     if not others:
         raise InvalidArgument(f"there is nothing for a body among the columns {', '.join(kinds) or '(none)'}")
-    for name in others:
-        _refuse_kind(name, kinds[name])
     return others
 
 
-def _refuse_kind(name: str, kind: str) -> None:
-    for part in kind.replace("<", ",").replace(":", ",").split(","):
-        if part.strip().startswith(NO_JSON):
-            raise InvalidArgument(
-                f"column {name!r} is {kind}, and {part.strip(' >')} has no place in a JSON body: cast it, or give a "
-                "column 'body'"
-            )
+def _without_json(kind: Any) -> str | None:
+    """What has no place in JSON of a type and all within it, in Spark's words."""
+    if (said := str(kind.simpleString())).startswith(NO_JSON):
+        return said
+    inner = [getattr(kind, part) for part in ("keyType", "valueType", "elementType") if hasattr(kind, part)]
+    inner += [field.dataType for field in getattr(kind, "fields", ())]
+    return next((found for one in inner if (found := _without_json(one)) is not None), None)
 
 
 def check_order(kinds: dict[str, str], order: str | None) -> None:
