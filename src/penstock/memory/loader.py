@@ -381,13 +381,18 @@ class Loader:
         return as_chunk(some)
 
     def _asked_for(self, one: TargetList, rows: int, stop: int) -> array[int]:
-        """Positions up to `stop`, ascending, that are waited for, and what came back; without what is direct."""
+        """Positions up to `stop`, ascending, that are waited for, and what came back; without what is direct.
+
+        What is waited for first comes first, wherever it lies: all of it may be more than the list has room for.
+        """
         arrivals, shelf = self._caches.arrivals, one.shelf
         some = array("q")
         ascends = True
-        for chunk in sorted(one.wanted, key=_first):
-            if chunk[0] > stop or len(some) >= rows:
+        for chunk in one.wanted if one not in self._missed else one.wanted[:1]:
+            if len(some) >= rows:
                 break
+            if chunk[0] > stop:
+                continue
             ascends = ascends and (not some or chunk[0] > some[-1])
             _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
         back = one.line.returned(min(_BACK_MOST, rows)) if one not in self._missed else range(0)
@@ -485,7 +490,3 @@ def _absent(shelf: Shelf, chunk: Chunk, out: array[int]) -> None:
         if slab is None:
             out.extend(chunk[start:stop])
         start = stop
-
-
-def _first(chunk: Chunk) -> int:
-    return chunk[0]

@@ -12,7 +12,7 @@ from penstock.memory import READ_ROWS, caches
 from penstock.memory.arrived_batches import PLACED_MOST
 from penstock.memory.loader import READS
 from penstock.memory.slab import ROW_OVERHEAD, Slab
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, as_chunk
 from unit.memory.world import ModelLine, World
 
 ROW = 1000 + 10 + ROW_OVERHEAD
@@ -601,3 +601,39 @@ def test_a_look_at_arrivals_asks_a_bounded_number_of_queues_at_a_time(told: bool
     assert max(looks) <= most + queues
     assert sum(looks) <= 2 * queues * batches
     assert world.caches.arrivals.bytes == 0
+
+
+@pytest.mark.parametrize("size", [1000, 20_000])
+def test_what_is_waited_for_first_comes_first_wherever_it_lies(size: int) -> None:
+    """Found by 96,000 messages of ten priorities: those behind the first filled the list, which gave up the first.
+
+    It was read, given up and read again without an end, and nothing was delivered any more.
+    """
+    world = World(1 << 20)
+    deep(world, 1200, size=size)
+    line = world.consumer()
+    line.of.main.clear()  # all are granted, by priority, and none is in memory
+    levels = [range(level, 1201, 10) for level in range(1, 11)]
+    granted = [as_chunk(list(level[at : at + 40])) for level in levels for at in range(0, len(level), 40)]
+    got = list[int]()
+
+    def drain() -> None:
+        while granted:
+            done = 0
+            for piece in world.caches.pieces(granted[0], line, line.queue):
+                if piece.bodies is None:
+                    granted[0] = granted[0][done:]
+                    world.loader.want(world.list_of(line), granted, drain)
+                    return
+                got.extend(piece.chunk)
+                done += len(piece.chunk)
+            del granted[0]
+
+    drain()
+    for _ in range(1200):
+        world.loader.step()
+        if world.cold:
+            world.answer()
+    assert got == [lsn for level in levels for lsn in level]
+    assert world.rows_read <= 2 * 1200
+    world.check()
