@@ -11,6 +11,9 @@ import re
 PREFIX = "token/"
 """What the user's name of a login by token begins with."""
 
+SHOWN = 60
+"""Letters of a user's name that a refusal has."""
+
 _TOKEN = re.compile(r"penstock_([A-Za-z0-9]{12})\.([A-Za-z0-9_-]{43})")
 
 
@@ -23,3 +26,10 @@ def login_of(text: str) -> tuple[str, str] | None:
     """User and password that a token stands for; None: it is none."""
     match = _TOKEN.fullmatch(text.strip())
     return None if match is None else (PREFIX + match[1], match[2])
+
+
+def refused(user: str, host: str = "") -> str:
+    """Why nobody logs in so, in a person's words.  host: where from, where that is known."""
+    token = user.startswith(PREFIX)
+    who, why = ("token", ": it has ended, was revoked, or is none") if token else ("user", " with this password")
+    return f"{who} {user[:SHOWN]!r} may not log in{host and f' from {host}'}{why}"

@@ -81,6 +81,20 @@ def test_a_token_stands_for_its_login() -> None:
     assert login(logins, "ann", "secret").token == basic.token
 
 
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [
+        ("bob", "user 'bob' may not log in with this password"),
+        ("token/abc", "token 'token/abc' may not log in: it has ended, was revoked, or is none"),
+    ],
+)
+def test_a_schema_is_refused_to_a_token_that_has_ended_in_the_words_for_tokens(user: str, told: str) -> None:
+    """Of a token that ended within a Spark batch its tasks said that a password was wrong."""
+    header = "Basic " + b64encode(f"{user}:x".encode()).decode()
+    with pytest.raises(flight.FlightUnauthenticatedError, match=told):
+        logins_of_one().start_call(flight.CallInfo(flight.FlightMethod.GET_SCHEMA), {"authorization": [header]})
+
+
 def test_logins_that_are_wrong_push_no_right_one_out() -> None:
     logins = logins_of_one()
     right = login(logins, "ann", "secret")

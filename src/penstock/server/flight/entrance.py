@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 
 from penstock.errors import AccessRefused, PenstockError, Unavailable
-from penstock.records.tokens import PREFIX
+from penstock.records.tokens import refused
 from penstock.server.base.allowed import no_door
 from penstock.server.base.loading import of_a_door
 from penstock.server.doors.door_process import DoorProcess, Spawned, StrangerCounts
@@ -292,9 +292,7 @@ class Entrance:
         """Who makes a call, which the door is told.  Raises Unproven, and Unavailable for one connection too many."""
         user, host, port = text(told, "user"), text(told, "host"), number(told, "port", 65535)
         if not self._people.check(user, text(told, "password"), host):
-            token = user.startswith(PREFIX)
-            why = ": it has ended, was revoked, or is none" if token else " with this password"
-            raise Unproven(f"{'token' if token else 'user'} {user[:60]!r} may not log in from {host}{why}")
+            raise Unproven(refused(user, host))
         who = self._people.who(user)
         known = self.connections.known((host, port), who)
         line.send(Kind.WELCOME, call, later=known)  # the door counts the time until a first one; others save a wake

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, PenstockError, Unavailable
-from penstock.records.tokens import login_of
+from penstock.records.tokens import login_of, refused
 from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
 from penstock.server.flight.senders import Holder, Living
 from penstock.wire.flight.failures import encode_error, status_of
@@ -369,7 +369,7 @@ class Logins(flight.ServerMiddlewareFactory):
 
     def _refused(self, credentials: Credentials) -> flight.FlightUnauthenticatedError:
         self.delay()
-        return unauthenticated(f"user {credentials.user[:60]!r} may not log in with this password")
+        return unauthenticated(refused(credentials.user))
 
     def delay(self) -> None:
         """Keep a refused login waiting, unless so many wait that they would take the threads from others."""
