@@ -57,7 +57,9 @@ class PermissionSection(Section):
     vhost: Name = Field(default="/", description="The vhost that the user may open.")
     configure: str = Field(default="", description="Names of what may be declared and deleted: a regular expression.")
     write: str = Field(default="", description="Names of exchanges that may be published to, and what may be bound.")
-    read: str = Field(default="", description="Names of queues that may be consumed, and exchanges bound to.")
+    read: str = Field(
+        default="", description="Queues that may be consumed, and exchanges that may be bound to, or read topics of."
+    )
 
     _readable = field_validator("configure", "write", "read")(_expression)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -305,3 +306,15 @@ def test_a_topic_takes_the_permission_for_its_exchange_and_the_one_for_its_key(k
     for exchange, key, there in (("x", "a1", True), ("x", "b1", False), ("", "b1", True), ("y", "a1", False)):
         for asked, ask in (("read", ann.reads_topic), ("write", ann.writes_topic)):
             assert ask("/", exchange, key) is (there and asked == kind), (asked, exchange, key)
+
+
+def test_who_may_not_read_a_topic_is_told_that_its_exchange_is_asked_for() -> None:
+    """A pattern that matches the topic's own name was there, and nothing said that it is not asked."""
+    ann = Permitted("ann", [Permission("ann", "/", "", "", "^in")], [TopicPermission("ann", "/", "in-x", ".*", "^a")])
+    why = "no right to {}: a topic is read by its exchange, and the permission's read does not match '{}'"
+    for verb, ask in (("read", ann.read_topic), ("see", ann.see_topic)):
+        for exchange, shown in (("", "amq.default"), ("y", "y")):
+            with pytest.raises(AccessRefused, match=re.escape(why.format(verb, shown)) + "$"):
+                ask("/", exchange, "in-1")
+        with pytest.raises(AccessRefused, match=f"no right to {verb}$"):  # the exchange is, its key is not
+            ask("/", "in-x", "b")

@@ -214,7 +214,7 @@ class Gatekeeper:
             try:
                 right = rights.read_queue(wanted.vhost, wanted.topic)
             except AccessRefused:  # like a topic that is none
-                raise refused("read", told(wanted.vhost, wanted.exchange, wanted.topic), rights.user) from None
+                raise rights.unread(wanted.vhost, wanted.exchange, wanted.topic) from None
             return replace(wanted, filter=narrowed_text(wanted.filter, right, known))
         right = rights.read_topic(wanted.vhost, *topic, whole=_gathers(wanted))
         fields = rights.fields(wanted.vhost, *topic)

@@ -235,7 +235,11 @@ class Rights:
     def see_topic(self, vhost: str, exchange: str, name: str) -> None:
         """AccessRefused unless the user is shown the topic."""
         if not self.sees_topic(vhost, exchange, name):
-            raise refused("see", told(vhost, exchange, name), self.user)
+            raise self.unread(vhost, exchange, name, "see")
+
+    def unread(self, vhost: str, exchange: str, name: str, verb: str = "read") -> AccessRefused:
+        """The error for a topic that the user may not read, as he named it, whether it is there or not."""
+        return refused(verb, told(vhost, exchange, name), self.user)
 
     def find(self, vhost: str, thing: str, name: str) -> None:
         """AccessRefused unless the user may ask whether a queue or an exchange is there, to use it."""
@@ -253,7 +257,9 @@ class Rights:
 
     def read_topic(self, vhost: str, exchange: str, name: str, *, whole: bool = True) -> Filter | None:
         """The same of a topic.  whole: all fields are meant; else `fields` says which may be sent."""
-        found = self._granted(self.reads_topic(vhost, exchange, name), "read", told(vhost, exchange, name))
+        if (right := self.reads_topic(vhost, exchange, name)) is False:
+            raise self.unread(vhost, exchange, name)
+        found = None if right is True else right
         if whole and self.fields(vhost, exchange, name) is not None:
             raise AccessRefused(
                 f"this needs the right to read all fields of {told(vhost, exchange, name)}; "

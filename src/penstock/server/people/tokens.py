@@ -156,6 +156,12 @@ class Scoped(Rights):
         self._ask(vhost, "read", "topic", name)
         return super().read_topic(vhost, exchange, name, whole=whole)
 
+    def unread(self, vhost: str, exchange: str, name: str, verb: str = "read") -> AccessRefused:
+        """As its user is told."""
+        if self._inner is None:
+            return super().unread(vhost, exchange, name, verb)
+        return self._inner.unread(vhost, exchange, name, verb)
+
     def find(self, vhost: str, thing: str, name: str) -> None:
         """By any of the three."""
         if not any(self._within(vhost, kind, name) for kind in self._patterns):

@@ -31,7 +31,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
-from penstock.errors import InvalidArgument, SettingsError, shown
+from penstock.errors import AccessRefused, InvalidArgument, SettingsError, shown
 from penstock.expr import TopicPattern
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
@@ -156,6 +156,14 @@ class Permitted(Rights):
                 raise refused("write", f"exchange '{one or 'amq.default'}' in vhost '{vhost}'", self.user)
             self._ask_key(core, vhost, "write", one, name)
         return None
+
+    def unread(self, vhost: str, exchange: str, name: str, verb: str = "read") -> AccessRefused:
+        """The error says what a permission asks, where it is the exchange: the topic's own name is not asked for."""
+        error = super().unread(vhost, exchange, name, verb)
+        if self._allows(vhost, "read", exchange) or self.reserved(vhost, "read", exchange):
+            return error
+        why = "a topic is read by its exchange, and the permission's read does not match"
+        return AccessRefused(f"{error}: {why} '{exchange or 'amq.default'}'")
 
     def binds(self, core: Core, vhost: str, source: str, key: str) -> None:
         """Beside the permissions on both ends: AccessRefused unless this key of the source may be read."""
