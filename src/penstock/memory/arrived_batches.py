@@ -33,6 +33,9 @@ PIECE_MOST = 256 << 10
 BATCH_OVERHEAD = 416
 """Bytes of a batch beside its rows: the object, its lists, its numbers and its place among the arrivals."""
 
+SCATTERED_WEIGHT = 8
+"""So many rows that do not lie together cost about what asking a queue does."""
+
 DUE_MOST = 1000
 """Loose batches that are gone through at once."""
 
@@ -350,7 +353,7 @@ class Parting:
     ) -> None:
         """lines: of queues whose heads are kept.  high: the most bytes that a list holds directly."""
         self.takers = takers
-        self.asked = 0  # queues that `needed` has asked, ever
+        self.asked = 0  # queues that `needed` has asked, ever, and scattered rows by their weight
         self._lines = lines
         self._budget = budget
         self._arrivals = arrivals
@@ -473,6 +476,8 @@ class Parting:
                 return None
             if len(chunk):
                 out.append(chunk)
+            if not isinstance(chunk, range):
+                self.asked += len(chunk) // SCATTERED_WEIGHT
         return out
 
     def leave_out(self, batch: Publishes) -> None:

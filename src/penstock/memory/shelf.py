@@ -15,12 +15,32 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.memory import Account
 from penstock.memory.slab import Slab
 from penstock.records.chunks import Chunk
+from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.one_or_each import Where
+
+
+def _cut(slab: Slab, others: npt.NDArray[np.int64]) -> list[Slab]:
+    """A slab cut wherever positions of others, which ascend, lie between its rows."""
+    if len(slab) == 1:
+        return [slab]
+    start, stop = np.searchsorted(others, (slab.first, slab.last)).tolist()
+    if start == stop:
+        return [slab]
+    places = [0, *distinct_numbers(np.searchsorted(lsns_of(slab.chunk), others[start:stop])).tolist(), len(slab)]
+    return [slab.part(low, high) for low, high in pairwise(places)]
+
+
+def _first_of(slab: Slab) -> int:
+    return slab.first
 
 
 class Shelf:
@@ -50,30 +70,33 @@ class Shelf:
     # -- putting
 
     def put(self, slab: Slab) -> None:
-        """Put a slab in its place; none of its positions may be here.  Slabs that interlace are cut."""
-        while True:
-            index = bisect_right(self._firsts, slab.first)
-            if index and self.slabs[index - 1].last > slab.first:
-                self._cut(index - 1, slab.first)
-            if index < len(self.slabs) and slab.last > self.slabs[index].first:
-                at = bisect_right(slab.chunk, self.slabs[index].first)
-                self._insert(index, slab.part(0, at))
-                slab = slab.part(at, len(slab))
-                continue
-            self._insert(index, slab)
+        """Put a slab in its place; none of its positions may be here.  Slabs that interlace are cut, each once."""
+        stop = bisect_left(self._firsts, slab.last)
+        start = bisect_right(self._firsts, slab.first, 0, stop)
+        if start and self.slabs[start - 1].last > slab.first:
+            start -= 1
+        if start == stop:
+            self._insert(start, [slab])
             return
+        lsns, there = lsns_of(slab.chunk), self._take_off(start, stop)
+        pieces = [piece for one in there for piece in _cut(one, lsns)]
+        pieces += _cut(slab, np.array([piece.first for piece in pieces], np.int64))
+        self._insert(start, sorted(pieces, key=_first_of))
 
-    def _insert(self, index: int, slab: Slab) -> None:
-        self._firsts.insert(index, slab.first)
-        self.slabs.insert(index, slab)
-        self.bytes += slab.cost
-        self.rows += slab.left
+    def _take_off(self, start: int, stop: int) -> list[Slab]:
+        slabs = self.slabs[start:stop]
+        del self.slabs[start:stop], self._firsts[start:stop]
+        for slab in slabs:
+            self.bytes -= slab.cost
+            self.rows -= slab.left
+        return slabs
 
-    def _cut(self, index: int, lsn: int) -> None:
-        slab = self.drop(index)
-        at = bisect_right(slab.chunk, lsn)
-        self._insert(index, slab.part(0, at))
-        self._insert(index + 1, slab.part(at, len(slab)))
+    def _insert(self, index: int, slabs: list[Slab]) -> None:
+        self._firsts[index:index] = [slab.first for slab in slabs]
+        self.slabs[index:index] = slabs
+        for slab in slabs:
+            self.bytes += slab.cost
+            self.rows += slab.left
 
     # -- taking
 

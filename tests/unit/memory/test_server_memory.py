@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 from penstock.log.simdisk import SimDisk
 from penstock.memory import READ_ROWS
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Rows
+from penstock.server import gates
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.session import SEND_FREE
 from penstock.server.asking.scanning import JOIN_SHARE
+from penstock.server.gates import Gates
 from penstock.server.http.exposition import exposition
 from penstock.server.http.metrics import Metrics
 from penstock.wire.amqp import methods as m
@@ -385,3 +389,37 @@ def test_heads_of_queues_that_one_read_does_not_reach_wait_for_the_next() -> Non
     assert again.engine.held() == min(again.cold[0][0])
     again.run()
     assert again.engine.bodies.heads.held(again.core.queue("/", "second").id) > 0
+
+
+def test_what_waited_for_bodies_goes_on_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by messages of ten priorities that came back: a megabyte of single rows went in one turn, 450 ms."""
+    most, messages, levels = 16, 600, 200
+    monkeypatch.setattr(gates, "DRAINED_MOST", most)
+    life = Life(SimDisk(), clock())
+    life.declare("q", **{"x-max-priority": levels})
+    publisher = life.client()
+    for number in range(messages):
+        publisher.publish("q", b"%d:" % number, properties=b"\x18\x00\x02" + bytes([number % levels]))
+    life.run()
+    client = life.client()
+    client.consume("q")
+    life.run()
+    assert len(numbers(client)) == messages
+    client.method(m.BasicRecover(True))
+    handed = list[int]()
+    hand, drain = Gates._hand, Gates._drain
+
+    def counted_hand(one: Gates, *what: Any) -> None:
+        handed[-1] += 1
+        hand(one, *what)
+
+    def counted_drain(one: Gates, key: object) -> None:
+        handed.append(0)
+        drain(one, key)
+
+    monkeypatch.setattr(Gates, "_hand", counted_hand)
+    monkeypatch.setattr(Gates, "_drain", counted_drain)
+    life.run()
+    assert numbers(client) == sorted(range(messages), key=lambda number: (-(number % levels), number))
+    assert sum(handed) >= levels - 1
+    assert max(handed) <= most + messages // levels
