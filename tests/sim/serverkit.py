@@ -27,7 +27,7 @@ from penstock.server.amqp.door import AmqpDoor, Reading
 from penstock.server.amqp.doorway import Doorway
 from penstock.server.amqp.front import Host
 from penstock.server.amqp.hosted import Hosted
-from penstock.server.amqp.links import Came
+from penstock.server.amqp.links import Came, Guarded
 from penstock.server.counters import Counters
 from penstock.server.engine import Engine
 from penstock.server.opening import apply_settings, fold, open_core
@@ -95,8 +95,9 @@ class Client:
         heartbeat: int = 0,
         door: Beside | None = None,
         frame_max: int = 131_072,
+        stranger: Guarded | None = None,
     ) -> None:
-        """door: where it comes in; without one where all do."""
+        """door: where it comes in; without one where all do.  stranger: who guards it."""
         self.frame_max = frame_max
         self.life = life
         self.door = life.beside if door is None else door
@@ -115,9 +116,9 @@ class Client:
         self._session: Connection | None = None
         self.mouth: Reading | Hosted
         if self.door is None:
-            self.mouth = self._session = life.door.open_session(Came(self, peer))  # type: ignore[arg-type]
+            self.mouth = self._session = life.door.open_session(Came(self, peer, stranger=stranger))  # type: ignore[arg-type]
         else:
-            self.mouth = self.door.host.connect(Came(self, peer))  # type: ignore[arg-type]
+            self.mouth = self.door.host.connect(Came(self, peer, stranger=stranger))  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=frame_max, heartbeat=heartbeat)
             for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):

@@ -37,13 +37,34 @@ def test_server_introduces_itself(header: bytes) -> None:
     assert all(value is True for value in capabilities.values())
 
 
-@pytest.mark.parametrize("header", [b"AMQP\x00\x01\x00\x00", b"GET / HT", b"AMQP\x00\x00\x08\x00"])
-def test_other_protocols_are_told_ours(header: bytes) -> None:
+@pytest.mark.parametrize(
+    ("header", "spoken"),
+    [
+        (b"AMQP\x00\x01\x00\x00", "AMQP 1.0"),
+        (b"AMQP\x03\x01\x00\x00", "AMQP 1.0"),
+        (b"GET / HT", "HTTP"),
+        (b"OPTIONS ", "HTTP"),
+        (b"CONNECT ", "HTTP"),
+        (b"CONNECT\n", "STOMP"),
+        (b"STOMP\r\na", "STOMP"),
+        (b"PROXY TC", "the PROXY protocol"),
+        (b"\r\n\r\n\x00\r\nQ", "the PROXY protocol"),
+        (b"\x10\x0c\x00\x04MQTT", "MQTT"),
+        (b"\x10\x8c\x01\x00\x04MQT", "MQTT"),
+        (b"\x00\x00\x01\x0a\x00\x11\x00\x01", "RabbitMQ's stream protocol"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "TLS"),
+        (b"AMQP\x00\x00\x08\x00", None),
+        (b"\n\n\n\n\n\n\n\n", None),
+    ],
+)
+def test_other_protocols_are_told_ours(header: bytes, spoken: str | None) -> None:
     connection = ServerConnection()
     assert connection.receive(header[:3]) == []
     [event] = connection.receive(header[3:] + b"more")
     assert isinstance(event, ConnectionFailed)
     assert event.drop
+    said = f"it speaks {spoken}, and this port does not"
+    assert event.text == (said if spoken else f"what begins with {header!r} is not AMQP 0-9-1")
     assert connection.take_output() == PROTOCOL_HEADER
     assert connection.finished
     assert connection.receive(b"anything") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -393,7 +394,9 @@ def test_who_does_not_read_keeps_the_others_waiting_for_nothing(life: Life) -> N
 
 
 def test_heartbeats_go_out_and_silent_peers_are_cut(life: Life) -> None:
-    client = life.client(heartbeat=10)
+    """That one was cut, and why, stands in the log: it is what somebody looks for whose worker lost its connection."""
+    stranger = Mock(held=False, derive=None)
+    client = life.client(heartbeat=10, stranger=stranger)
     for _ in range(20):
         life.advance(SECOND)
         life.door.beat()
@@ -405,6 +408,15 @@ def test_heartbeats_go_out_and_silent_peers_are_cut(life: Life) -> None:
         life.door.beat()
         life.run()
     assert client.closed
+    stranger.tell.assert_called_once_with("nothing came from it for twice its heartbeat of 10 s")
+
+
+def test_what_speaks_another_protocol_is_named(life: Life) -> None:
+    stranger = Mock(held=False, derive=None)
+    client = Client(life, login=False, stranger=stranger)
+    client.send(b"AMQP\x00\x01\x00\x00")
+    life.run()
+    stranger.tell.assert_called_once_with("it speaks AMQP 1.0, and this port does not")
 
 
 def test_who_speaks_lives(life: Life) -> None:

@@ -24,7 +24,7 @@ from penstock.server.sockets.listening import bind
 from penstock.units import parted_address
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.conversation import EXTERNAL, SPEAKS_TLS
+from penstock.wire.amqp.conversation import EXTERNAL, silence
 from penstock.wire.amqp.frames import Limits
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
@@ -340,8 +340,8 @@ class AmqpDoor:
         session.outgoing.mark_dirty()
 
     def tell_stranger(self, session: Connection, event: events.ConnectionFailed) -> None:
-        """Somebody who does not speak AMQP came: a client with TLS is told of, for its settings are wrong."""
-        if event.text == SPEAKS_TLS and session.stranger is not None:
+        """Somebody who does not speak AMQP came: its settings are wrong."""
+        if session.stranger is not None:
             session.stranger.tell(event.text)
 
     # -- a broken log
@@ -376,6 +376,8 @@ class AmqpDoor:
             if not (interval and isinstance(session, Reading)):  # a door sees to the hearts of its own
                 continue
             if session_age > 2 * interval + 1_000_000 and not session.incoming.paused:
+                if session.stranger is not None:
+                    session.stranger.tell(silence(session.machine.heartbeat))
                 session.link.abort()
             elif now - session.outgoing.sent_at > interval // 2:
                 session.reader.send_heartbeat()

@@ -37,7 +37,7 @@ from penstock.server.base.rounds import Pulse
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Broken, handed
-from penstock.wire.amqp.conversation import Phase
+from penstock.wire.amqp.conversation import Phase, silence
 from penstock.wire.amqp.frames import Limits, decode_method
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.pieces import delivery
@@ -280,6 +280,8 @@ class Host:
             if not interval or not one.opened or one.machine.finished:
                 continue
             if now - one.heard_at > 2 * interval + 1_000_000 and not one.unread:
+                if one.stranger is not None:
+                    one.stranger.tell(silence(one.machine.heartbeat))
                 one.link.abort()
             elif now - one.sent_at > interval // 2:
                 one.machine.send_heartbeat()

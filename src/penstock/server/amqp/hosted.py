@@ -16,7 +16,7 @@ from penstock.server.amqp import way
 from penstock.server.amqp.way import Up
 from penstock.server.doors.line import with_head
 from penstock.wire.amqp import events
-from penstock.wire.amqp.conversation import PAUSED, SPEAKS_TLS
+from penstock.wire.amqp.conversation import PAUSED
 from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
@@ -274,7 +274,7 @@ class Hosted:
             case events.ConnectionClosed():
                 self._tell_code(Up.CLOSED, 0, event.code, event.text)
             case events.ConnectionFailed():
-                if event.drop and event.text == SPEAKS_TLS and self.stranger is not None:
+                if event.drop and self.stranger is not None:
                     self.stranger.tell(event.text)
                 self._tell_code(Up.FAILED, 0, event.code, event.text)
             case events.LoginAsked():

@@ -7,6 +7,7 @@ Knows no users and checks no password.
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from collections.abc import Iterable
@@ -303,10 +304,30 @@ MECHANISMS = b"PLAIN AMQPLAIN"
 EXTERNAL = "EXTERNAL"
 """The user is who the client's certificate says it is (RFC 4422, appendix A); for clients that showed one."""
 
-TLS_BEGINS = b"\x16\x03"
-"""The first bytes of a client that begins a TLS handshake: a record of that type, version 3.x (RFC 8446, 5.1)."""
+_FOREIGN = {
+    "TLS": rb"\x16\x03",  # a record of a handshake, version 3.x (RFC 8446, 5.1)
+    "AMQP 1.0": rb"AMQP[\x00\x02\x03]\x01\x00\x00",
+    "RabbitMQ's stream protocol": rb"[\x00-\xff]{4}\x00\x11\x00\x01",  # a length, then its command 17, version 1
+    "MQTT": rb"\x10[\x80-\xff]{0,3}[\x00-\x7f]\x00[\x04\x06]M",
+    "STOMP": rb"(CONNECT|STOMP)\r?\n",
+    "the PROXY protocol": rb"PROXY |\r\n\r\n\x00\r\nQ",
+    "HTTP": rb"[A-Z]+ ",
+}
+"""How clients of other protocols begin: the first that fits, so those in any capitals come last."""
 
-SPEAKS_TLS = "it speaks TLS, and this port does not"
+
+def foreign(header: bytes) -> str:
+    """What is wrong with eight bytes that begin no AMQP 0-9-1, as a sentence for the log."""
+    for name, begins in _FOREIGN.items():
+        if re.match(begins, header):
+            return f"it speaks {name}, and this port does not"
+    return f"what begins with {header!r} is not AMQP 0-9-1"
+
+
+def silence(heartbeat: int) -> str:
+    """Why a client is cut off that has said nothing, for the log.  heartbeat: seconds."""
+    return f"nothing came from it for twice its heartbeat of {heartbeat} s"
+
 
 _CAPABILITIES = (
     "publisher_confirms",

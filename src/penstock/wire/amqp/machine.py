@@ -27,14 +27,13 @@ from penstock.wire.amqp.conversation import (
     OPEN,
     PAUSED,
     PEER_CLOSED,
-    SPEAKS_TLS,
-    TLS_BEGINS,
     Content,
     Conversation,
     Phase,
     check_tune,
     client_capabilities,
     credentials,
+    foreign,
     server_properties,
 )
 from penstock.wire.amqp.events import (
@@ -192,8 +191,7 @@ class ServerConnection(Conversation):
         if header not in (PROTOCOL_HEADER, OLD_PROTOCOL_HEADER):
             self._out.append(PROTOCOL_HEADER)
             self._finish()
-            text = SPEAKS_TLS if header.startswith(TLS_BEGINS) else f"protocol header {header!r}"
-            self._events.append(ConnectionFailed(FRAME_ERROR, text, drop=True))
+            self._events.append(ConnectionFailed(FRAME_ERROR, foreign(header), drop=True))
             return
         mechanisms = MECHANISMS + b" " + EXTERNAL.encode() if self._external else MECHANISMS
         self._answer(0, m.ConnectionStart(0, 9, server_properties(self._version), mechanisms))
