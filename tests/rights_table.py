@@ -120,6 +120,7 @@ class Method(NamedTuple):
 
 VARIABLES: Mapping[str, str] = {
     "/api/nodes/": "name=penstock-1",
+    "/api/healthchecks/": "name=penstock-1",
     "PUT /api/vhosts/": "vhost=held-vhost",
     "DELETE /api/vhosts/": "vhost=held-vhost",
     "/api/vhost-limits/{vhost}/": "vhost=held-vhost&name=max-queues",
@@ -292,6 +293,8 @@ HTTP: Mapping[str, Way] = {
     "GET /api/health/checks/certificate-expiration/{within}/{unit}": Way("health"),
     "GET /api/health/checks/port-listener/{port}": Way("health"),
     "GET /api/health/checks/protocol-listener/{protocol}": Way("health"),
+    "GET /api/healthchecks/node": Way("health"),
+    "GET /api/healthchecks/node/{name}": Way("health"),
     "GET /api/aliveness-test/{vhost}": Way("alive"),
 }
 

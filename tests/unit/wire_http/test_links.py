@@ -125,6 +125,13 @@ def test_health_checks(http: Http) -> None:
     assert "port is 'x'" in http.refused("GET", "health/checks/port-listener/x")
 
 
+def test_the_health_check_of_older_releases(http: Http) -> None:
+    """Many probes of containers and monitors still ask for it."""
+    [node] = http.get("nodes")
+    assert http.get("healthchecks/node") == http.get(f"healthchecks/node/{node['name']}") == {"status": "ok"}
+    http.do("GET", "healthchecks/node/another", status=404)
+
+
 def test_aliveness(http: Http) -> None:
     assert http.get("aliveness-test/%2F") == {"status": "ok"}
     assert http.get("aliveness-test/%2F") == {"status": "ok"}

@@ -178,6 +178,7 @@ def test_the_check_of_alarms_tells_of_memory(http: Http) -> None:
     assert http.get("health/checks/alarms") == {"status": "ok"}
     http.broker.command(lambda one: setattr(one.engine.bodies, "tight", True))  # until something is given back
     failed = http.do("GET", "health/checks/alarms", status=503)
+    assert http.do("GET", "healthchecks/node", status=503) == failed
     assert (failed["reason"], failed["alarms"][0]["resource"]) == (
         "server.memory is used up: publishers wait",
         "memory",

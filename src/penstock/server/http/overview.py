@@ -188,6 +188,8 @@ def health_rows(facts: Facts, messages: Messages) -> Sequence[Row]:
     }
     return (
         *(Row("GET", f"/api/health/checks/{path}", handler, text, LOGIN) for path, (handler, text) in checks.items()),
+        Row("GET", "/api/healthchecks/node", doors.alarms, "As health/checks/local-alarms, for older probes", LOGIN),
+        Row("GET", "/api/healthchecks/node/{name}", doors.node, "The same by the node's name", LOGIN),
         Row("GET", "/api/aliveness-test/{vhost}", doors.alive, "Declare, publish and consume", USES),
     )
 
@@ -208,6 +210,10 @@ class _Checks:
             return json_response({"status": "ok"})
         alarm = {"node": health.get("name"), "resource": "disk" if status == "full" else "log"}
         return _failed(f"the server is {status}", alarms=[alarm])
+
+    async def node(self, ask: Ask) -> Response:
+        """The same, where it is this node that is asked about."""
+        return await self.alarms(ask) if ask.names["name"] == self._facts.node else not_found()
 
     async def running(self, _: Ask) -> Response:
         """The log can be written; a restart, which who asks this may answer with, frees no disk."""
