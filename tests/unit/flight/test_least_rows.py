@@ -1,4 +1,4 @@
-"""minRowsPerTrigger with maxTriggerDelay, without Spark: a reader asked as Spark asks it, in both modes."""
+"""What a batch waits for, and has at most, without Spark: a reader asked as Spark asks it, in both modes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructType
@@ -128,6 +129,25 @@ def test_a_batch_that_is_full_waits_for_nothing(
     publish(client, 8)
     second = reader.latestOffset(first, reader.getDefaultReadLimit())
     assert 0 < rows(reader, first, second) < 8, "40 bytes hold fewer bodies of ten"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_has_so_many_bytes_at_most_whatever_came_first(
+    house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Of a queue the mean of its first 200 messages stood for all that ever came: large ones were one batch."""
+    Clock(monkeypatch)
+    sizes = [10] * 250 + [3_000] * 5 + [10] * 3 + [20_000] + [10] * 2
+    client.publish_table("q", pa.table({"body": [b"x" * size for size in sizes]}))
+    reader: Any = reader_of(house, mode, maxBytesPerTrigger=7_000)
+    reader.prepareForTriggerAvailableNow()
+    batches, limit = list[list[int]](), reader.getDefaultReadLimit()
+    end = reader.initialOffset()
+    while (start := end) != (end := reader.latestOffset(start, limit)):
+        found = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+        batches.append([len(body) for batch in found for body in batch.column("body").to_pylist()])
+    assert [size for batch in batches for size in batch] == sizes
+    assert [len(batch) for batch in batches] == [251, 2, 5, 1, 2]
 
 
 @pytest.mark.parametrize(

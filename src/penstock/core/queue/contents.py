@@ -9,10 +9,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, in_fewer, pairs_body
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, in_fewer, packed, pairs_body
 from penstock.core.queue.parts import (
     NO_BARRIERS,
     NO_DELAYS,
@@ -25,8 +27,10 @@ from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares import Shares
 from penstock.core.queue.whole import LEASES, SHARES, TRIM, WAITING, Place, State
+from penstock.core.sizes import Ints
 from penstock.records.causes import REPLACED, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now
+from penstock.records.compute import lsns_of
 from penstock.records.kinds import Kind
 
 OF_KEYS = 16
@@ -161,6 +165,20 @@ class Contents(QueueParts):
     def ready_bytes(self) -> int:
         """Bytes of the bodies of what is ready; counted at each call (`core.queue.places`)."""
         return sum(map(self.sizes.total, in_fewer(self.chunks("ready"))))
+
+    def rows_within(self, most: int, rows: int) -> int:
+        """How many of the oldest so many ready messages have `most` bytes together, all of them or at least one."""
+        parts, n, last = list[Ints](), 0, -1
+        for chunk in sorted(filter(len, self.chunks("ready")), key=lambda chunk: chunk[0]):
+            if n >= rows and chunk[0] > last:
+                break
+            parts.append(lsns_of(chunk[:rows]))
+            n, last = n + len(parts[-1]), max(last, int(parts[-1][-1]))
+        if not parts:
+            return rows
+        each = self.sizes.of(packed(np.sort(np.concatenate(parts))[:rows]))
+        within = int(np.searchsorted(np.cumsum(each), most, "right"))
+        return rows if within == len(each) else max(within, 1)
 
     @property
     def room(self) -> int:

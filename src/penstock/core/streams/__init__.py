@@ -328,10 +328,13 @@ class Streams(StreamTable):
         if asked:
             refuse_other_topic(name, state.asked, asked)
 
-    def plan(self, now: Now, name: str, epoch: int, start: int, rows_max: int, rows_min: int = 0) -> Plan:
+    def plan(
+        self, now: Now, name: str, epoch: int, start: int, rows_max: int, rows_min: int = 0, bytes_max: int = 0
+    ) -> Plan:
         """Settle every batch up to `start`, then give the one after it: the planned one unchanged, or a new one.
 
         rows_min: no new one while fewer messages than that are ready, unless a batch may not have so many.
+        bytes_max: of its bodies, where they are given out oldest first; 0: any number.
 
         Errors: Fenced for an old epoch; PreconditionFailed for a start beyond what was planned, which settles nothing,
         and for one so old that its next batch is no longer known.
@@ -360,6 +363,7 @@ class Streams(StreamTable):
                 batch = min(planned)
                 return Plan(batch, chunks_of(state.plans[batch]), state.doubt.revision if batch == state.planned else 0)
             rows_max = min(rows_max, state.doubt.rows_max)
+            rows_max = queue.rows_within(bytes_max, rows_max) if bytes_max else rows_max
             if queue.stopped or queue.ready < min(rows_min, rows_max):
                 return Plan(start, ())
             chunks = self.holdings.take(now, queue, name, rows_max)

@@ -78,11 +78,11 @@ class StreamActions:
             ),
             "plan": Action(
                 self._plan,
-                "stream, epoch, start, max_rows, min_rows, wait, beside, lost: settle to start, grant the next batch",
+                "stream, epoch, start, max_rows, max_bytes, min_rows, wait, beside, lost: settle to start, grant more",
                 LOGIN,
                 (
                     _STREAM, _EPOCH, _START, _ROWS, duration("wait", 0), count("min_rows", 0, BATCH_ROWS_MOST, 0),
-                    flag("lost"), _BESIDE,
+                    count("max_bytes", 1, FIGURE_MOST, 0), flag("lost"), _BESIDE,
                 ),
                 Gatekeeper.stream,
             ),
@@ -158,7 +158,7 @@ class StreamActions:
 
     def _plan(
         self, caller: Caller, stream: str, epoch: int | None, start: int, max_rows: int, wait: int, min_rows: int,
-        lost: bool, beside: Sequence[str],
+        max_bytes: int, lost: bool, beside: Sequence[str],
     ) -> Reply:  # fmt: skip
         now_epoch, wait_s = self.epoch(stream, epoch), min(wait, PLAN_WAIT_MAX_US) / 1e6
         began = time.monotonic()
@@ -170,7 +170,8 @@ class StreamActions:
             nonlocal others
             if lost:
                 self.engine.core.streams.poison.take_over(self.engine.now(), stream, now_epoch())
-            plan = self.engine.core.streams.plan(self.engine.now(), stream, now_epoch(), start, max_rows, min_rows)
+            streams, now = self.engine.core.streams, self.engine.now()
+            plan = streams.plan(now, stream, now_epoch(), start, max_rows, min_rows, max_bytes)
             chunks = [chunk for chunk in plan.chunks if len(chunk)]
             if beside and plan.batch == start and time.monotonic() >= soon:
                 others = self.siblings.may_have(beside)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pyspark.sql.datasource import InputPartition
@@ -28,10 +28,13 @@ from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.records.message_types import typed
 from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
+from penstock.spark.record_batches import values
 from penstock.spark.remote import Where, remote
 from penstock.spark.taker import Taker
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
 
@@ -107,7 +110,7 @@ class QueueStreamReader(LimitedStreamReader):
     def _plan(self, batch: int, most: int, least: int | None, wait: str, *, lost: bool) -> dict[str, Any]:
         return self.server.act(
             "plan", stream=self.stream, epoch=self.opened(), start=batch or self.floor, max_rows=most, min_rows=least,
-            wait=wait, lost=lost or None, beside=self.options.beside or None,
+            max_bytes=self.options.max_bytes, wait=wait, lost=lost or None, beside=self.options.beside or None,
         )  # fmt: skip
 
     def _lost(self) -> str:
@@ -183,6 +186,9 @@ POLL_S = 0.25
 PARTS = 4
 """Of each batch, unless `minPartitions` asks for more."""
 
+SAMPLE_ROWS = 200
+"""Messages whose size stands for that of all, where a batch of changes is limited by bytes."""
+
 
 class ChangesStreamReader(LimitedStreamReader):
     """What came and what went."""
@@ -194,6 +200,7 @@ class ChangesStreamReader(LimitedStreamReader):
         if options.queue is None:
             raise InvalidArgument("mode changes is of a queue: name it with option queue")
         self._target: int | None = None  # AvailableNow: rounds that are left
+        self._limit: int | None = None  # rows that `maxBytesPerTrigger` holds, once there was a sample
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """End when nothing more has changed."""
@@ -223,6 +230,29 @@ class ChangesStreamReader(LimitedStreamReader):
             if time.monotonic() >= deadline:
                 return start
             time.sleep(POLL_S)
+
+    def rows_max(self, limit: ReadLimit) -> int:
+        """Of what went and came, about as many as `maxBytesPerTrigger` holds, by what waited first."""
+        rows = super().rows_max(limit)
+        if self.options.max_bytes is not None:
+            if self._limit is None:
+                size = self.mean_size()
+                if size is None:
+                    return min(rows, self.options.max_rows)
+                self._limit = max(1, int(self.options.max_bytes / max(size, 1)))
+            rows = min(rows, self._limit)
+        return rows
+
+    def mean_size(self) -> float | None:
+        """Bytes of a body, by a sample; None when there is none."""
+        sizes = [len(body) for batch in self.sample() for body in values(batch, "body")]
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def sample(self) -> Iterator[pa.RecordBatch]:
+        """The bodies of the first messages that wait."""
+        return self.server.rows(
+            "queue", name=self.options.queue, vhost=self.server.vhost, columns=["body"], limit=SAMPLE_ROWS
+        )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         parts = max(PARTS, self.options.min_partitions or 1)

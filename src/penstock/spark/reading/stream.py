@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
 from penstock.spark.reading.parts import ReplayPart
-from penstock.spark.record_batches import values
 from penstock.spark.remote import Remote, remote
 from penstock.wire.flight.tickets import BATCH_ROWS_MOST
 
@@ -160,10 +159,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Spark's: nothing depends on it."""
 
 
-SAMPLE_ROWS = 200
-"""Messages whose size stands for that of all, where a batch is limited by bytes."""
-
-
 class LimitedStreamReader(StreamReader):
     """A reader of a queue."""
 
@@ -174,30 +169,10 @@ class LimitedStreamReader(StreamReader):
                 f"option direct is true, and mode {self.mode} reads through Flight alone: the server must hear which "
                 "query has which batch; leave the option out"
             )
-        self._limit: int | None = None  # rows that `maxBytesPerTrigger` holds, once there was a sample
 
     def rows_max(self, limit: ReadLimit) -> int:
         """Rows of the next batch at most."""
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_ROWS_MOST  # `once` asks for all
-        if self.options.max_bytes is not None:
-            if self._limit is None:
-                size = self.mean_size()
-                if size is None:
-                    return min(rows, self.options.max_rows)
-                self._limit = max(1, int(self.options.max_bytes / max(size, 1)))
-            rows = min(rows, self._limit)
-        return int(rows)
-
-    def mean_size(self) -> float | None:
-        """Bytes of a body, by a sample; None when there is none."""
-        sizes = [len(body) for batch in self.sample() for body in values(batch, "body")]
-        return sum(sizes) / len(sizes) if sizes else None
-
-    def sample(self) -> Iterator[pa.RecordBatch]:
-        """The bodies of the first messages that wait."""
-        return self.server.rows(
-            "queue", name=self.options.queue, vhost=self.server.vhost, columns=["body"], limit=SAMPLE_ROWS
-        )
+        return limit.max_rows if isinstance(limit, ReadMaxRows) else BATCH_ROWS_MOST  # `once` asks for all
 
 
 Answer = Mapping[str, Any]
