@@ -45,6 +45,9 @@ LOOKED_AT = 1000
 ASKED_MOST = 1000
 """Queues that are asked at once what they still need of arrivals; those of one batch always are."""
 
+LOOK_US = 5_000
+"""And for so long: what a queue is asked may cost it much, where it has many tenants."""
+
 TRIMMED_MOST = 256
 """Queues remembered whose heads had to give way."""
 
@@ -74,6 +77,7 @@ class Caches:
         self.trimmed: dict[int, Line] = {}  # queues whose heads had to give way, to be filled when there is room again
         self.spare: list[Callable[[int], int]] = []  # who has what can be read again gives up about so many bytes of it
         self._turns: dict[str, int] = {}  # how far a sweep got
+        self.mono: Callable[[], int] = int  # microseconds; a server's own clock
         self._swept_to = 0  # LSN of the arrivals that the next sweep begins with; 0: with the first
         self._look_over = 0  # sweeps to the end in which arrivals are looked at whatever their counts tell
 
@@ -117,9 +121,9 @@ class Caches:
             self.arrivals.thin(self.parting.needed, self._enough())
 
     def _enough(self) -> Callable[[], bool]:
-        """Whether as many queues as one look may ask have been asked since this was called."""
-        parting, most = self.parting, self.parting.asked + ASKED_MOST
-        return lambda: parting.asked >= most
+        """Whether as many queues as one look may ask have been asked since this was called, or its time is over."""
+        parting, mono, most, until = self.parting, self.mono, self.parting.asked + ASKED_MOST, self.mono() + LOOK_US
+        return lambda: parting.asked >= most or mono() >= until
 
     def look_over(self) -> None:
         """Messages may have left a queue, and no record says which: have all arrivals looked at, some at each sweep."""

@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 SCATTERED = 8
 """Rows of the log, for each that is wanted, beyond which these lie apart."""
 
-DRAINED_MOST = 256
-"""Pieces that one gate hands on in one go; the others have their turn before the next."""
-
 BEHIND_MOST = 64
 """Deliveries behind a closed gate whose bodies are read together with those of the first."""
 
@@ -129,7 +126,6 @@ class Gates:
         self.late: deque[Delivery | Fence] = deque()  # until an LSN is durable
         self.sync_late = False  # among the new late ones some must wait for a sync, whatever the setting
         self.fences: list[Fence] = []  # of this turn
-        self._handed = 0  # pieces, ever, and what was looked at for them
         self.traces: Taps | None = None  # told of each delivery of vhosts that are traced
         runtime.deliverers.append(self._underway)
 
@@ -273,7 +269,6 @@ class Gates:
 
     def _hand(self, effect: Delivery, piece: Piece, receiver: Receiver) -> None:
         """Hand rows to their receiver, and to whoever traces them."""
-        self._handed += 1
         if self.traces is not None and self._runtime.core.traced:
             self.traces.delivered(effect, piece)
         receiver.deliver(effect, piece)
@@ -293,16 +288,16 @@ class Gates:
             self._runtime.arm()
 
     def _drain(self, key: object) -> None:
-        """Send what waits behind a gate, in order, until it is empty or has to wait again."""
+        """Send what waits behind a gate, in order, until it is empty, has to wait again or others have their turn."""
         gate = self._gates.get(key)
         if gate is None or key in self._full:
             return
-        most = self._handed + DRAINED_MOST
+        turns, item = self._runtime.turns, None
+        until = turns.mine()
         while gate:
-            if self._handed >= most:
-                self._runtime.call_soon(partial(self._drain, key))
+            if item is not None and turns.over(until):
+                turns.wait(partial(self._drain, key))
                 break
-            self._handed += 1
             item = gate[0]
             if isinstance(item, Fence):
                 gate.popleft()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from array import array
+from typing import Any
 
+import numpy as np
 import pytest
 
 from choices import spread
@@ -74,6 +77,32 @@ def test_one_message_alone_is_as_good_as_a_run(seed: int) -> None:
         if dice.random() < 0.2:
             assert shown(list(both[0].held())) == shown(list(both[1].held()))
     assert lone > 3
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_whether_a_delivery_is_held_costs_no_look_at_all_others(settled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by 48,000 messages of tenants that waited for their bodies: half a second of numpy for 256 deliveries."""
+    tenants, leases = 40, Leases()
+    runs = [array("q", range(5 + tenant, 5 + 100 * tenants, tenants)) for tenant in range(tenants)]
+    for chunk in runs:
+        leases.add(Run(chunk, False, ONCE, 0, 0))
+    gone = array("q", [runs[tenant][0] for tenant in range(0, tenants, 2)]) if settled else array("q")
+    if settled:
+        leases.take(gone)
+    looks = [0]
+    isin = np.isin
+
+    def counted(*columns: Any, **how: Any) -> Any:
+        looks[0] += 1
+        return isin(*columns, **how)
+
+    monkeypatch.setattr(np, "isin", counted)
+    for chunk in runs:
+        assert list(leases.holding(chunk[1:7], sends=1)) == list(chunk[1:7])
+        assert not len(leases.holding(chunk[:7], sends=2))
+    assert not looks[0]
+    for chunk in runs:
+        assert list(leases.holding(chunk[:7], sends=1)) == [lsn for lsn in chunk[:7] if lsn not in gone]
 
 
 def test_what_many_were_given_one_each_lasts_and_ends() -> None:

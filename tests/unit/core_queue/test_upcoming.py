@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.queue.tenants import Tenant
 from penstock.core.queue.upcoming import Upcoming
 from penstock.log.simdisk import SimDisk
 from penstock.wire.amqp import methods as m
@@ -111,3 +112,25 @@ def test_an_empty_queue_has_nothing_upcoming(life: Life) -> None:
     assert len(line.after(0, 10)) == 3
     life.core.purge_queue(life.engine.now(), life.core.queue("/", "q"))
     assert line.head() is None
+
+
+def test_what_a_batch_is_still_needed_for_asks_the_tenants_that_it_has(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by 24,000 tenants: each look at an arrival asked all of them for their oldest, a second for one beat."""
+    life.declare("fair", **{"x-fairness-key": "/t"})
+    client = life.client()
+    for number in range(100):
+        client.publish("fair", b'{"t":%d}' % number)
+    life.run()
+    line = Upcoming(life.core.queue("/", "fair"), None)
+    waiting = [lsn for chunk in life.core.queue("/", "fair").snapshot()[0] for lsn in chunk]
+    asked = list[str]()
+    for name in ("floor", "between"):
+        counted = getattr(Tenant, name)
+        monkeypatch.setattr(
+            Tenant, name, lambda one, *span, name=name, of=counted: (asked.append(name), of(one, *span))[1]
+        )
+    assert list(line.needed(waiting[40], waiting[43]) or ()) == waiting[40:43]
+    assert len(asked) <= 3
+    assert len(line.needed(0, 2 * waiting[-1]) or ()) == 100

@@ -379,7 +379,7 @@ class Tenants:
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
         out: list[Chunk] = [as_chunk(array("q", self._through))]
-        few = stop - first <= self.count
+        few = stop - first <= len(self._by_number)
         for number in set(map(self.keys.of, self.keys.known(first, stop))) if few else list(self._by_number):
             if (tenant := self._by_number.get(number)) is not None:
                 out.append(tenant.between(first, stop))

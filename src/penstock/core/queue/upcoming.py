@@ -99,11 +99,11 @@ class Upcoming:
         """
         out = [self.between(first, stop)]
         for place in self._queue.places(*WAITING, "dying"):
-            if place.part == "main" or (place.lowest is not None and place.lowest() >= stop):
+            if place.part == "main":
                 continue
-            if place.between is not None:
+            if place.between is not None:  # which looks at what lies there: the lowest of all may be dearer
                 out.append(place.between(first, stop))
-            else:
+            elif place.lowest is None or place.lowest() < stop:
                 some = list(islice(place.chunks(), LOOKED_AT + 1))
                 if len(some) > LOOKED_AT:
                     return None

@@ -120,7 +120,7 @@ class Runtime(ABC):
         self._armed = False
         self._awaited = 0  # the highest LSN that anything waits for
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
-        bodies.arrivals.lacking = log.durable
+        bodies.arrivals.lacking, bodies.mono = log.durable, clock.mono
         bodies.budget.hold("commits", log.pending)  # beside the bodies that they were made from
         bodies.budget.hold("decoded", log.decoded)
         bodies.spare.append(log.decoded.give)

@@ -35,6 +35,8 @@ SMALL = 64
 """Ranges shorter than this are gathered in an array, so that a message costs about 8 bytes."""
 PIECE = 8192
 """LSNs in an array of the main order, about."""
+SPARSE = 16
+"""So many times as many are looked through by halves for each of a few."""
 NEVER = 1 << 62
 """Later than every LSN and every time."""
 pack_pair = struct.Struct("<2q").pack
@@ -242,10 +244,13 @@ def _sift_array(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk],
     low = bisect_left(wanted, chunk[0])
     if wanted[low : low + len(chunk)] == chunk:
         return chunk, [], True
-    mask = np.isin(view(chunk), view(wanted), assume_unique=True)
+    lsns, those = view(chunk), view(wanted)
+    if len(chunk) * SPARSE < len(wanted):  # what is wanted ascends: each is looked up in it, and not all of it in these
+        mask = those[np.minimum(np.searchsorted(those, lsns), len(those) - 1)] == lsns
+    else:
+        mask = np.isin(lsns, those, assume_unique=True)
     if not mask.any():
         return None, [chunk], True
-    lsns = view(chunk)
     rest = lsns[~mask]
     return packed(lsns[mask]), ([packed(rest)] if len(rest) else []), False
 
@@ -322,6 +327,23 @@ class Lease(Run):
             return self.part(self.chunk, True)
         return self.part(packed(view(self.chunk)[np.frombuffer(self.gone, dtype=np.uint8) == 0]), False)
 
+    def lacks(self, start: int, stop: int) -> bool:
+        """Whether one of these rows of its chunk is held no more."""
+        return not self.left or (self.gone is not None and any(self.gone[start:stop]))
+
+    def holding(self, wanted: Chunk) -> Chunk | None:
+        """Those of the wanted that are held here; None if none is."""
+        inside = sift(wanted, self.chunk)[0] if self.left else None
+        if inside is None or self.gone is None:
+            return inside
+        lsns = view(inside)
+        there = lsns[np.frombuffer(self.gone, dtype=np.uint8)[self._places(lsns)] == 0]
+        return packed(there) if len(there) else None
+
+    def _places(self, lsns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        chunk = self.chunk
+        return lsns - chunk.start if isinstance(chunk, range) else np.searchsorted(view(chunk), lsns)
+
     def end(self) -> Run:
         """Take everything that is left."""
         run = self.living()
@@ -341,7 +363,7 @@ class Lease(Run):
             gone[place] = 1
             self.left -= 1
             return self.part(wanted, True)
-        inside = sift(chunk, wanted)[0]
+        inside = sift(wanted, chunk)[0]
         if inside is None:
             return None
         if gone is None and len(inside) == len(chunk):
@@ -351,7 +373,7 @@ class Lease(Run):
             gone = self._marks()
         marks = np.frombuffer(gone, dtype=np.uint8)
         taken = view(inside)
-        places = taken - chunk.start if isinstance(chunk, range) else np.searchsorted(view(chunk), taken)
+        places = self._places(taken)
         fresh = marks[places] == 0
         if not fresh.any():
             return None

@@ -244,21 +244,20 @@ class Leases:
 
     def holding(self, chunk: Chunk, *, attempt: int = -1, sends: int = -1) -> Chunk:
         """Those of the chunk that are held here since this delivery, named as users see it or by its number of all."""
-        found: list[Chunk] = []
+        first, last, size = chunk[0], chunk[-1], len(chunk)
+        some: list[Run] = []
         for run in self.runs:
-            since = run.tally.deliveries == sends or run.tally.attempt == attempt
-            if since and run.chunk[0] <= chunk[-1] and chunk[0] <= run.chunk[-1]:
-                if isinstance(run, Lease):
-                    if not run.left:
-                        continue
-                    run = run.living()
-                start = bisect_left(run.chunk, chunk[0])
-                if run.chunk[start : start + len(chunk)] == chunk:  # nothing happened meanwhile: the usual case
+            if (run.tally.deliveries == sends or run.tally.attempt == attempt) and (
+                run.chunk[0] <= last and first <= run.chunk[-1]
+            ):
+                start = bisect_left(run.chunk, first)
+                if run.chunk[start : start + size] == chunk and not (
+                    isinstance(run, Lease) and run.lacks(start, start + size)
+                ):  # nothing happened meanwhile: the usual case
                     return chunk
-                inside = sift(run.chunk, chunk)[0]
-                if inside is not None:
-                    found.append(inside)
-        return sorted_chunk(found)
+                some.append(run)
+        there = (run.holding(chunk) if isinstance(run, Lease) else sift(chunk, run.chunk)[0] for run in some)
+        return sorted_chunk([inside for inside in there if inside is not None])
 
     def oldest(self) -> Chunk:
         """The first unsettled delivery, alone; empty without one."""
