@@ -49,6 +49,9 @@ TOLD = {
     "delivery of each consumer counts. In RabbitMQ each of them counts",
     "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
     "connections and of single channels are not among them",
+    "`basic.qos` without `global`": "of py-amqp, and so of kombu and Celery, it holds for running consumers of the "
+    "channel, too, each by itself: kombu says `global` at servers named RabbitMQ alone, and means that. Celery's "
+    "workers hold tasks until their time, and their pools grow, by it",
 }
 """What is told otherwise beside answers, and how; no walk compares it."""
 

@@ -45,12 +45,18 @@ APART = os.environ.get("PENSTOCK_DOORS", "0") != "0"
 
 T0 = 1_700_000_000_000_000
 PERSISTENT = encode(Properties(delivery_mode=2))
-START_OK = m.ConnectionStartOk(
-    {"capabilities": {"consumer_cancel_notify": True, "authentication_failure_close": True}}, response=b"\0guest\0guest"
-)
+
+
+def _start_ok(product: str = "") -> bytes:
+    """What a client says of itself and its user.  product: its library, where it says that."""
+    properties = {"capabilities": {"consumer_cancel_notify": True, "authentication_failure_close": True}}
+    told = {**properties, "product": product} if product else properties
+    return frame(METHOD, 0, m.ConnectionStartOk(told, response=b"\0guest\0guest").encode())
+
+
 HANDSHAKE = (
     PROTOCOL_HEADER,
-    frame(METHOD, 0, START_OK.encode()),
+    _start_ok(),
     frame(METHOD, 0, m.ConnectionTuneOk(channel_max=2047, frame_max=131_072, heartbeat=0).encode()),
     frame(METHOD, 0, m.ConnectionOpen("/").encode()),
 )
@@ -96,8 +102,9 @@ class Client:
         door: Beside | None = None,
         frame_max: int = 131_072,
         stranger: Guarded | None = None,
+        product: str = "",
     ) -> None:
-        """door: where it comes in; without one where all do.  stranger: who guards it."""
+        """door: where it comes in; without one where all do.  stranger: who guards it.  product: its library."""
         self.frame_max = frame_max
         self.life = life
         self.door = life.beside if door is None else door
@@ -121,7 +128,7 @@ class Client:
             self.mouth = self.door.host.connect(Came(self, peer, stranger=stranger))  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=frame_max, heartbeat=heartbeat)
-            for part in (*HANDSHAKE[:2], frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
+            for part in (HANDSHAKE[0], _start_ok(product), frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
                 self.send(part)
                 life.turn()
             assert isinstance(self.got[-1], m.ConnectionOpenOk), self.got

@@ -16,7 +16,7 @@ It knows no wire; who takes the deliveries is the `holder` of every consumer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from penstock.core.commands.common_parts import Arenas
@@ -106,6 +106,14 @@ class SubscriptionCommands(DeliveryCommands):
             replace(queue, now, consumer, self._out, filter=subscription.filter_at(queue), max_backlog=own)
             self._touch(queue, consumer.shared)
         self._join_all(now, subscription)
+
+    def bound(self, now: Now, consumers: Iterable[Consumer], max_backlog: int | None) -> None:
+        """Another backlog for each of these, in one step: what they hold stays held.  None: no bound of their own."""
+        now = self._at(now)
+        for consumer in consumers:
+            queue = queue_of(consumer)
+            replace(queue, now, consumer, self._out, filter=consumer.filter, max_backlog=max_backlog)
+            self._touch(queue, consumer.shared)
 
     def hold(self, subscription: Subscription) -> None:
         """Grant nothing: its connection takes no more bytes now."""

@@ -390,6 +390,45 @@ def test_who_does_not_read_keeps_the_others_waiting_for_nothing(life: Life) -> N
     assert quick.bodies() == [b"1", b"2", b"3"]
 
 
+def came(client: Client) -> list[bytes]:
+    client.life.run()
+    return [one.body for one in client.take_all() if isinstance(one, Content)]
+
+
+@pytest.mark.parametrize(
+    ("product", "raised", "lowered", "free"),
+    [("py-amqp", [b"2", b"3"], [], [b"4", b"5"]), ("pika", [], [b"2"], [])],
+)
+def test_a_prefetch_is_for_running_consumers_of_a_library_that_takes_it_so(
+    life: Life, product: str, raised: list[bytes], lowered: list[bytes], free: list[bytes]
+) -> None:
+    """Celery raises it by one for each task that it holds until its time: its worker stood still without."""
+    client = life.client(product=product)
+    client.method(m.BasicQos(prefetch_count=1))
+    client.consume("q")
+    client.publish("q", b"1", b"2", b"3", b"4", b"5")
+    assert came(client) == [b"1"]
+    client.method(m.BasicQos(prefetch_count=3))
+    assert came(client) == raised
+    client.method(m.BasicQos(prefetch_count=1))
+    client.ack(1)
+    assert came(client) == lowered
+    client.method(m.BasicQos())
+    assert came(client) == free
+
+
+def test_such_a_library_changes_no_bound_that_was_named_and_takes_none_from_a_stream(life: Life) -> None:
+    life.declare("s", **{"x-queue-type": "stream"})
+    client = life.client(product="py-amqp")
+    client.method(m.BasicQos(prefetch_count=1))
+    client.consume("q", "own", **{"x-max-backlog": 2})
+    client.consume("s", "reader", **{"x-stream-offset": "first"})
+    client.method(m.BasicQos())
+    client.publish("q", b"1", b"2", b"3")
+    client.publish("s", b"a", b"b")
+    assert sorted(came(client)) == [b"1", b"2", b"a"]
+
+
 # -- silence
 
 

@@ -34,6 +34,7 @@ from penstock.server.amqp.session import generated_name, refuse_reuse
 from penstock.server.people.entitlements import narrowed
 from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
+from penstock.wire.amqp.conversation import QOS_OF_RUNNING
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 
 
 def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
-    """basic.qos: what consumers may hold, of the channel or of each one started from now on."""
+    """basic.qos: what consumers may hold, of the channel or of each one started from now on.
+
+    For a client that takes it so it holds for running consumers as well, each by itself.
+    """
     if method.global_qos:
         limit = method.prefetch_count or UNLIMITED
         if channel.shared is None:
@@ -56,6 +60,11 @@ def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:
                 session.core.unchoke_all(session.engine.now(), list(channel.shared.consumers))
     else:
         channel.prefetch = method.prefetch_count
+        if QOS_OF_RUNNING in session.machine.client_capabilities:
+            most, own = method.prefetch_count or None, "x-max-backlog"
+            running = [one for one in channel.consumers.values() if own not in (one.arguments or ())]
+            some = [one for one in running if most or not queue_of(one).settings.type.offsets]
+            session.core.bound(session.engine.now(), some, most)
     channel.reply(m.BasicQosOk())
 
 

@@ -342,6 +342,13 @@ _CAPABILITIES = (
 )
 """What clients switch features on by; pika, for one, refuses confirms where they are not announced."""
 
+QOS_OF_RUNNING = "basic.qos of running consumers"
+"""It takes basic.qos without `global` to hold for the consumers of the channel that run, too."""
+
+_KNOWN = {"py-amqp": frozenset([QOS_OF_RUNNING])}
+"""By library.  kombu, and so Celery, asks for the server's name, and of all but RabbitMQ expects what AMQP says of
+basic.qos: that it is for the channel.  At RabbitMQ it says `global` instead."""
+
 
 def server_properties(version: str) -> dict[str, FieldValue]:
     """The table of connection.start."""
@@ -381,11 +388,11 @@ def credentials(start: ConnectionStartOk, *, external: bool = False) -> tuple[st
 
 
 def client_capabilities(properties: dict[str, FieldValue]) -> frozenset[str]:
-    """Of the capabilities that there are those which a client announces as true."""
-    table = properties.get("capabilities")
+    """Of the capabilities that there are those which a client announces as true, and what its library is known for."""
+    table, known = properties.get("capabilities"), _KNOWN.get(str(properties.get("product")), frozenset())
     if not isinstance(table, dict):
-        return frozenset()
-    return frozenset([name for name in _CAPABILITIES if table.get(name) is True])
+        return known
+    return known.union([name for name in _CAPABILITIES if table.get(name) is True])
 
 
 def check_tune(tuned: ConnectionTuneOk, limits: Limits) -> None:
