@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock.records.kinds import Kind
+from penstock.spark import register
 from spark_lab import Lab, forget_last_commit, sentence
 
 COLUMNS = "id bigint, region string, total double"
@@ -44,6 +45,24 @@ def test_sql_inserts_through_a_view_that_names_its_columns(lab: Lab) -> None:
     assert "a write without any option" in sentence(caught.value)
     assert sorted((row["id"], row["Name"]) for row in bodies(lab, "by-sql")) == [(1, "x"), (2, None), (3, "y")]
     assert not lab.spark.catalog.tableExists("made")
+
+
+def test_a_thread_that_registers_the_format_writes_and_starts_streams(lab: Lab, tmp_path: Path) -> None:
+    """Spark looks for formats of Python in the thread's own session alone: each write there found no such format."""
+    lab.declare("by-thread", "by-stream")
+    frame = lab.spark.range(3).select("id")
+
+    def work() -> None:
+        register(lab.spark)
+        save(lab, frame, queue="by-thread")
+        lab.write(
+            lab.stream(queue="by-thread", stream="s", schema="id bigint").select("id"), tmp_path, queue="by-stream"
+        )
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert lab.ids("by-stream") == [0, 1, 2]
 
 
 def test_a_full_queue_is_waited_for_and_takes_nothing_before(lab: Lab) -> None:

@@ -326,10 +326,17 @@ def linked_home(scratch: Path) -> Path:
 
 
 def register(spark: Any) -> None:
-    """Tell a session of the format; needed only where Spark does not find it by itself."""
+    """Tell a session of the format, and the calling thread of the session.
+
+    Needed where Spark does not find the format by itself, and in each thread but the one that made the session: for a
+    write, and the start of a stream, Spark (4.3) looks for formats in Python in the session that is active in the
+    thread, and says `DATA_SOURCE_NOT_FOUND` where none is.
+    """
     from penstock.spark.source import PenstockSource
 
     spark.dataSource.register(PenstockSource)
+    if hasattr(spark, "_jsparkSession"):  # Spark Connect knows no threads
+        spark._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
 def apart(spark: Any) -> Any:
