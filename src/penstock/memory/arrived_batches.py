@@ -36,6 +36,9 @@ BATCH_OVERHEAD = 416
 SCATTERED_WEIGHT = 8
 """So many rows that do not lie together cost about what asking a queue does."""
 
+LINES_MOST = 1000
+"""Queues of a batch that are asked what they still need of it; of more it is only counted what has left."""
+
 DUE_MOST = 1000
 """Loose batches that are gone through at once."""
 
@@ -468,6 +471,8 @@ class Parting:
         if NO_ROUTE in routes:
             return None
         lines = {line.queue: line for route in routes for _, line in self.takers(route)}
+        if len(lines) > LINES_MOST:
+            return None
         self.asked += len(lines)
         out: list[Chunk] = []
         for line in lines.values():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.memory import READ_ROWS, caches
+from penstock.memory import READ_ROWS, arrived_batches, caches
 from penstock.memory.arrived_batches import PLACED_MOST
 from penstock.memory.loader import READS
 from penstock.memory.slab import ROW_OVERHEAD, Slab
@@ -637,3 +637,27 @@ def test_what_is_waited_for_first_comes_first_wherever_it_lies(size: int) -> Non
     assert got == [lsn for level in levels for lsn in level]
     assert world.rows_read <= 2 * 1200
     world.check()
+
+
+def test_a_batch_that_very_many_queues_took_is_not_asked_about_but_goes_when_all_have_done_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by a fanout to 8,000 queues: each of its batches was 60 to 130 ms of a beat whenever a queue had gone."""
+    monkeypatch.setattr(arrived_batches, "LINES_MOST", 10)
+    world = World(1 << 20, 11)
+    for queues in (tuple(range(1, 12)), tuple(range(1, 11))):
+        world.publish([10], queues)
+    world.commit()
+    for queue in world.queues[:6]:
+        queue.main.clear()
+    world.caches.look_over()
+    asked = list[int]()
+    needed = ModelLine.needed
+    monkeypatch.setattr(ModelLine, "needed", lambda line, *span: (asked.append(span[0]), needed(line, *span))[1])
+    world.caches.sweep()
+    assert set(asked) == {2}
+    assert [batch and batch.wanted for batch in world.caches.arrivals.batches] == [11, 4]
+    for _ in world.queues:
+        world.caches.arrivals.left([1, 2])
+    world.caches.thin()
+    assert [batch and batch.wanted for batch in world.caches.arrivals.batches] == [None, 4]
