@@ -102,6 +102,8 @@ DIFFERENCES: Sequence[Difference] = (
 LEFT_OUT: Mapping[str, str] = {
     "messages with an `expiration` that comes while they stand behind others": "they leave, and are dead letters, at "
     "that moment; RabbitMQ sees it when they come to the head of the queue, and counts them until then",
+    "queues with `x-max-priority` and a limit that drops the head": "the oldest of the lowest priority gives way; "
+    "RabbitMQ lets the head of the highest one go",
     "headers `x-last-death-queue`, `-reason`, `-exchange`": "dead letters have them, as in RabbitMQ from 3.13 on",
     "`immediate`, streams and quorum queues": "tests of their own compare their refusals with RabbitMQ's, and what "
     "their clients see with the documents",
@@ -310,6 +312,8 @@ def declares(chance: random.Random) -> dict[str, Any]:
     ):
         if chance.random() < odds:
             arguments[name] = chance.choice(values)
+    if arguments.keys() & {"x-max-length", "x-max-length-bytes"} and "reject" not in arguments.get("x-overflow", ""):
+        arguments.pop("x-max-priority", None)  # `LEFT_OUT`
     return {"durable": chance.random() < 0.8, "auto_delete": chance.random() < 0.1, "arguments": arguments}
 
 
