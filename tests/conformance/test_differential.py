@@ -104,6 +104,7 @@ LEFT_OUT: Mapping[str, str] = {
     "that moment; RabbitMQ sees it when they come to the head of the queue, and counts them until then",
     "queues with `x-max-priority` and a limit that drops the head": "the oldest of the lowest priority gives way; "
     "RabbitMQ lets the head of the highest one go",
+    "an `alternate-exchange` that is the default exchange": "leads to the queue of the key; in RabbitMQ to none",
     "headers `x-last-death-queue`, `-reason`, `-exchange`": "dead letters have them, as in RabbitMQ from 3.13 on",
     "`immediate`, streams and quorum queues": "tests of their own compare their refusals with RabbitMQ's, and what "
     "their clients see with the documents",

@@ -197,6 +197,13 @@ class _Reached:
         self.own: dict[Queue, str] = {}  # the queues of exchanges on the way that remember it, and whose each is
         self.by_headers = self.by_chance = False  # whether headers had a say in it, and chance
 
+    def enter(self, index: Index, own: Queue | None, name: str, headers: Headers) -> None:
+        """A message comes to an exchange.  own: the queue that the exchange has, if any."""
+        self.by_headers |= index.by_headers
+        self.by_chance |= index.by_chance
+        if own is not None and index.remembers(headers):
+            self.own[own] = name
+
 
 class Router:
     """Finds the queues of a topic."""
@@ -288,55 +295,46 @@ class Router:
                 return settings.exchange, settings.default_publish_target or settings.underlying_topic or key
         return exchange, key
 
-    def _find(self, vhost: str, exchange: str, key: str, headers: Headers, reached: _Reached) -> None:
-        """Add what a message reaches by one key: by its exchange, or by the first of its alternates that leads on."""
-        tried = set[str]()
-        name: str | None = exchange
-        while name is not None and name not in tried and (here := self.topology.exchange(vhost, name)) is not None:
-            tried.add(name)
-            found = self._follow(vhost, name, key, headers, reached)
-            if found:
-                reached.queues |= found
-                return
-            name = self._alternate(vhost, name, here)
-
     def _follow(
-        self, vhost: str, exchange: str, key: str, headers: Headers, reached: _Reached, but: str | None = None
-    ) -> dict[Queue, None]:
-        """The queues that bindings of an exchange, and of those bound to it, lead to; all else is added.
+        self, vhost: str, exchange: str, keys: Sequence[str], headers: Headers, reached: _Reached,
+        but: str | None = None,
+    ) -> dict[Queue, None]:  # fmt: skip
+        """The queues that an exchange, those bound to it and alternates lead to by some keys; all else is added.
 
-        Each exchange is visited once, `but` never.
+        An alternate is asked where one of them has no way for any of the keys; a way that leads nowhere is one, as in
+        RabbitMQ.  Each exchange is visited once, `but` never.
         """
         found: dict[Queue, None] = {}
         visited = {exchange, but}
-        todo = [exchange]
-        named = self.queues.find(vhost, key)  # most queues see their own name, and need no entry for that
+        todo = [(exchange, True)]  # and whether messages are as if they had been published there
+        while todo:
+            name, published = todo.pop()
+            if (here := self.topology.exchange(vhost, name)) is None or (index := self._index(vhost, name)) is None:
+                continue
+            reached.enter(index, self.queues.find(vhost, index.own.prefix + name) if index.own else None, name, headers)
+            ends = [end for key in keys for end in index.ends(key, headers)]
+            shown = [queue for key in keys for queue in self._shown(vhost, name, key)] if published else []
+            bound = [self.queues.find(vhost, end) for kind, end in ends if kind != "exchange"]
+            found.update(dict.fromkeys([*shown, *filter(None, bound)]))
+            onward = [(end, False) for kind, end in ends if kind == "exchange"]
+            if not ends and not shown and (alternate := self._alternate(vhost, name, here)) is not None:
+                onward.append((alternate, published))
+            for step in onward:
+                if step[0] not in visited:
+                    visited.add(step[0])
+                    todo.append(step)
+        return found
+
+    def _shown(self, vhost: str, exchange: str, key: str) -> Iterator[Queue]:
+        """The queues that see a topic without a binding: most see their own name, and need no entry for that."""
+        named = self.queues.find(vhost, key)
         if (
             named is not None and not named.settings.underlying_topic and named.settings.exchange == exchange
             and (named.exchange is None or named.onward is not None)
         ):  # fmt: skip
-            found[named] = None
+            yield named
         if (views := self._views.get((vhost, exchange))) is not None:
-            found.update(dict.fromkeys(views.find(key)))
-        while todo:
-            name = todo.pop()
-            index = self._index(vhost, name)
-            if index is None:
-                continue
-            reached.by_headers |= index.by_headers
-            reached.by_chance |= index.by_chance
-            if index.own is not None and index.remembers(headers):
-                remembering = self.queues.find(vhost, index.own.prefix + name)
-                if remembering is not None:
-                    reached.own[remembering] = name
-            for kind, destination in index.ends(key, headers):
-                if kind == "exchange":
-                    if destination not in visited:
-                        visited.add(destination)
-                        todo.append(destination)
-                elif (queue := self.queues.find(vhost, destination)) is not None:
-                    found[queue] = None
-        return found
+            yield from views.find(key)
 
     def passes_few(self, vhost: str, exchange: str, most: int) -> bool:
         """Whether no more bindings than these can have a say in where a message goes, whatever its key and header."""
@@ -395,8 +393,8 @@ class Router:
             replies = tuple([key for key in keys if key.startswith(REPLY_PREFIX)])
         public = [key for key in keys if key not in replies]  # no view and no topic sees what is for one client alone
         reached = _Reached()
-        for key in public:
-            self._find(vhost, exchange, key, told, reached)
+        if public:
+            reached.queues = self._follow(vhost, exchange, public, told, reached)
         keep = any(self._is_kept(vhost, exchange, key) for key in public)
         own = frozenset(reached.own)
         gates = self._gates(vhost, exchange, keys, told, reached) if own else ()
@@ -426,8 +424,8 @@ class Router:
             if not queue.deduplicates:
                 continue
             others, found = _Reached(), dict[Queue, None]()
-            for key in keys if name != exchange else ():
-                found |= self._follow(vhost, exchange, key, headers, others, name)
+            if name != exchange:
+                found = self._follow(vhost, exchange, keys, headers, others, name)
             behind = {one.name for one in (*reached.queues, *reached.own) if one not in found and one not in others.own}
             out.append(Gate(queue.name, frozenset(behind), name == exchange))
         return tuple(out)
