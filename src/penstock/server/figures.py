@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class Standing:
     name: str
     mode: str
-    lag: int  # messages that wait or are planned in queue mode; LSNs in log mode
+    lag: int  # messages that wait or are planned in queue mode; records of the log in log mode
     messages: int | None  # the same in messages; log mode: of its topic, its filter not asked; None: not counted yet
     age: float  # seconds by which it is behind; 0: it is level
     held_bytes: int  # of the log, that cannot go because of it
@@ -49,7 +49,7 @@ class Standing:
 
     @property
     def lag_of_log(self) -> int | None:
-        """The lag in LSNs; None: it has none."""
+        """The lag in records of the log; None: it has none."""
         return self.lag if self.mode == "log" else None
 
     @property
@@ -82,7 +82,7 @@ def _behind(engine: Engine, name: str, state: StreamState) -> tuple[int, float]:
         return 0, 0.0  # it compares what is there, and has no place that could be behind
     if state.mode == "log":
         at = state.position
-        lag = 0 if at is None else max(0, engine.log.durable + 1 - engine.walked.begin(name, at))
+        lag = 0 if at is None else engine.log.records_between(engine.walked.begin(name, at), engine.log.durable + 1)
         level = engine.walked.since(name) or state.read
         return lag, (engine.now().wall - level) / 1e6 if lag and level else 0.0
     queue = engine.core.queue_by_id(state.queue)

@@ -62,6 +62,22 @@ def test_scattered_rows_over_batches_segments_and_gaps() -> None:
     ]
 
 
+def test_records_are_counted_without_what_a_crash_leaves_free() -> None:
+    """Who was level was four thousand million records behind after each."""
+    log = opened(SimDisk(), SMALL)
+    first = lsn = log.appended + 1
+    for _run in range(3):
+        for _commit in range(5):
+            commit(log, messages(lsn, b"x"))
+            lsn += 1
+        lsn += (1 << 32) - 1
+    end = log.durable + 1
+    assert [log.records_between(first + n, first + 5) for n in range(7)] == [5, 4, 3, 2, 1, 0, 0]
+    assert log.records_between(end, end) == 0
+    assert log.records_between(end - 5 - (1 << 32) + 1, end) == 5, "who was level before the last crash"
+    assert log.records_between(first + 2, end) == 3 + 5 + 5 - 2, "a batch before a leap ends nobody looks where"
+
+
 def test_columns_of_every_kind_come_back() -> None:
     log = opened(SimDisk())
     other = Topic("v", "x", "key", 3)

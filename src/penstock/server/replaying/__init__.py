@@ -221,7 +221,7 @@ class Replays:
 
     def lag(self, source: LogSource) -> int:
         """Durable records of the log that one has not looked at."""
-        return max(0, self.durable + 1 - max(source.position, self.first_lsn))
+        return self._runtime.log.records_between(max(source.position, self.first_lsn), self.durable + 1)
 
     # -- moments
 

@@ -158,13 +158,14 @@ class Views:
 
     def lag(self, shown: Live | ConflatedTopic) -> int:
         """Durable records of the log that a view has not taken in; a conflated topic waits for its time alone."""
-        durable = self._runtime.log.durable
+        log = self._runtime.log
         lives = () if not isinstance(shown, Live) else shown.sides or (shown,)
         behind = [one.floor for one in lives if one.building and one.floor is not None]
         if isinstance(shown, Live) and shown.setback.lasts:
             behind.append(shown.failed_at)
         waits = self._worker.waits if lives else None
-        return max((durable + 1 - lsn for lsn in (*behind, *(() if waits is None else (waits,)))), default=0)
+        since = (*behind, *(() if waits is None else (waits,)))
+        return log.records_between(min(since), log.durable + 1) if since else 0
 
     @property
     def unnamed(self) -> int:
