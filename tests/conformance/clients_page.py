@@ -47,6 +47,8 @@ TOLD = {
     "`x-delivery-limit` of a quorum queue": "what a channel or a connection holds as it closes cleanly goes back "
     "without counting, and `x-delivery-count` says one more all the same; of a connection that is lost the oldest "
     "delivery of each consumer counts. In RabbitMQ each of them counts",
+    "the header `CC` of a dead letter with a key of its queue's": "is gone, as in RabbitMQ before 3.13; later it "
+    "stays, and nothing goes by it",
     "`/metrics/detailed`": "has the families that [http.md](http.md#metrics) names: figures of Erlang, of single "
     "connections and of single channels are not among them",
     "`basic.qos` without `global`": "of py-amqp, and so of kombu and Celery, it holds for running consumers of the "

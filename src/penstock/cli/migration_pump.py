@@ -16,6 +16,7 @@ from penstock.cli.migration_journal import Carried
 from penstock.errors import NotFound, PenstockError, Refused, Unavailable
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
+from penstock.records.field_tables import Written
 from penstock.wire.amqp import methods as m
 
 IDLE_S = 2.0
@@ -316,7 +317,8 @@ def _returns(one: Delivered) -> int:
 
 def _header(one: Delivered, publisher: str, sequence: int) -> bytes:
     """The header as it came, with what numbers the message, and where it was published."""
-    header = header_codec.decode(one.properties)
+    written: Written = {}
+    header = header_codec.decode(one.properties, written)
     headers = {KEPT_APART.get(name, name): value for name, value in (header.headers or {}).items()}
     if one.exchange:
         headers.setdefault("x-original-exchange", one.exchange)
@@ -325,4 +327,4 @@ def _header(one: Delivered, publisher: str, sequence: int) -> bytes:
         headers.setdefault("x-original-user-id", header.user_id)
         header.user_id = None
     header.headers = {**headers, "x-publisher": publisher, "x-sequence": sequence}
-    return header_codec.encode(header)
+    return header_codec.encode(header, written)

@@ -36,7 +36,7 @@ from penstock.wire.fields import LSN_MAX
 if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.config.settings import Settings
-    from penstock.records.field_tables import FieldValue
+    from penstock.records.field_tables import FieldValue, Written
     from penstock.replication.register import ClusterState
 
 
@@ -142,8 +142,9 @@ def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
 
     InvalidArgument where it cannot be read.
     """
+    written: Written = {}
     try:
-        header = header_codec.decode(message.properties or header_codec.EMPTY)
+        header = header_codec.decode(message.properties or header_codec.EMPTY, written)
     except ProtocolError as error:
         raise InvalidArgument(f"the header of LSN {message.lsn} cannot be read: {error}") from error
     headers: dict[str, FieldValue] = dict(header.headers or {})
@@ -162,7 +163,7 @@ def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
         headers["BCC"] = list(blind)
     numbered: Mapping[str, FieldValue] = {**headers, "x-publisher": publisher, "x-sequence": message.sequence}
     header.headers = numbered
-    return header_codec.encode(header)
+    return header_codec.encode(header, written)
 
 
 MARK = ".published"

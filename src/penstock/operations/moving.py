@@ -31,7 +31,7 @@ from penstock.records.causes import MOVED, REDRIVEN
 from penstock.records.compute import distinct_numbers
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-from penstock.records.field_tables import Table
+from penstock.records.field_tables import Table, Written
 from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
 from penstock.records.message_types import typed
 
@@ -54,8 +54,9 @@ class Origin(NamedTuple):
 
 def of_header(properties: bytes) -> tuple[Origin | None, bytes]:
     """The origin that a header tells, and the header without the history of its deaths."""
+    written: Written = {}
     try:
-        header = header_codec.decode(properties)
+        header = header_codec.decode(properties, written)
     except ProtocolError:
         return None, properties
     headers: Table = dict(header.headers or {})
@@ -68,7 +69,8 @@ def of_header(properties: bytes) -> tuple[Origin | None, bytes]:
     oldest = next((one for one in entries if (one.get("queue"), one.get("reason")) == first), entries[-1])
     keys = oldest.get("routing-keys")
     key = _text(keys[0]) if isinstance(keys, list) and keys else ""
-    return Origin(_text(oldest.get("queue")), _text(oldest.get("exchange")), key), header_codec.encode(header)
+    origin = Origin(_text(oldest.get("queue")), _text(oldest.get("exchange")), key)
+    return origin, header_codec.encode(header, written)
 
 
 def of_record(log: Kept, lsn: int) -> Origin | None:

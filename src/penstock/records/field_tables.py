@@ -134,7 +134,11 @@ def _array(data: bytes, pos: int, end: int, depth: int) -> tuple[FieldValue, int
     return items, stop
 
 
-def _table(data: bytes, pos: int, end: int, depth: int) -> tuple[Table, int]:
+Written: TypeAlias = "dict[str, tuple[FieldValue, bytes]]"
+"""Fields of a table: the value of each, and its type and value as they stand in it."""
+
+
+def _table(data: bytes, pos: int, end: int, depth: int, written: Written | None = None) -> tuple[Table, int]:
     pos, stop = _sized(data, pos, end, "a table")
     depth = _deeper(depth)
     table: Table = {}
@@ -150,6 +154,8 @@ def _table(data: bytes, pos: int, end: int, depth: int) -> tuple[Table, int]:
         if reader is None:
             raise ProtocolError(f"unknown field type {data[name_end]:#04x} of {name!r}", reply_code=SYNTAX_ERROR)
         table[name], pos = reader(data, name_end + 1, stop, depth)
+        if written is not None:
+            written[name] = table[name], data[name_end:pos]
     return table, stop
 
 
@@ -191,13 +197,15 @@ _READERS: dict[int, _Reader] = {
 }
 
 
-def read_table(data: bytes, pos: int = 0) -> tuple[Table, int]:
+def read_table(data: bytes, pos: int = 0, written: Written | None = None) -> tuple[Table, int]:
     """The table whose size field is at `pos`, and the position after it.  Of equal names the last wins.
+
+    written: gets its fields as they stand there, for who writes it anew.
 
     Errors: ProtocolError with reply code 501 when a size points past its container, 502 for a field type nobody knows,
     a name that is not UTF-8, or nesting beyond `NESTING_LIMIT`.
     """
-    return _table(data, pos, len(data), 0)
+    return _table(data, pos, len(data), 0, written)
 
 
 def decode_table(data: bytes) -> Table:
@@ -212,15 +220,18 @@ NO_FIELDS = b"\0\0\0\0"
 """A table without fields."""
 
 
-def encode_table(table: Mapping[str, object]) -> bytes:
+def encode_table(table: Mapping[str, object], written: Written | None = None) -> bytes:
     """A table with its size field.
+
+    written: of the table that it was; a value that was read there is written as it stood.  Else a whole number of 64
+    bits would come as one of 32, a single float as a double, and who reads it asks for the type that was sent.
 
     Types: bool `t`, int `I` or `l` (Long always `l`), float `d`, Decimal `D`, str `S`, bytes `x`, Timestamp and
     datetime `T` (without a zone it is UTC, fractions of a second are cut), list and tuple `A`, mapping `F`, None `V`.
     Errors: InvalidArgument names the field whose value has no AMQP form, is out of range, or nests too deep.
     """
     out: list[bytes] = []
-    _write_table(table, out, "", 0)
+    _write_table(table, out, "", 0, written)
     return b"".join(out)
 
 
@@ -239,7 +250,9 @@ def encode_short_string(text: str, what: str = "a short string") -> bytes:
     return bytes((len(raw),)) + raw
 
 
-def _write_table(table: Mapping[str, object], out: list[bytes], path: str, depth: int) -> None:
+def _write_table(
+    table: Mapping[str, object], out: list[bytes], path: str, depth: int, written: Written | None = None
+) -> None:
     depth = _writable(depth, path)
     parts: list[bytes] = []
     for name, value in table.items():
@@ -247,7 +260,10 @@ def _write_table(table: Mapping[str, object], out: list[bytes], path: str, depth
             raise InvalidArgument(f"field name {name!r}{f' in {path}' if path else ''} is not text")
         where = f"{path}.{name}" if path else name
         parts.append(encode_short_string(name, f"field name {name[:40]!r}"))
-        _write(value, parts, where, depth)
+        if written and (old := written.get(name)) is not None and old[0] is value:
+            parts.append(old[1])
+        else:
+            _write(value, parts, where, depth)
     raw = b"".join(parts)
     out += (_pack_u32(len(raw)), raw)
 

@@ -27,6 +27,7 @@ from penstock.records.field_tables import (
     FRAME_ERROR,
     SYNTAX_ERROR,
     FieldValue,
+    Written,
     encode_short_string,
     encode_table,
     read_table,
@@ -88,8 +89,10 @@ def _broken(data: bytes, cause: Exception | None = None) -> ProtocolError:
     return ProtocolError("the property list does not end where the header frame ends", reply_code=FRAME_ERROR)
 
 
-def decode(data: bytes) -> Properties:
+def decode(data: bytes, written: Written | None = None) -> Properties:
     """The properties in `data`: flags and list, and nothing after them.
+
+    written: gets the fields of the table of headers as they stand there, for who encodes them anew.
 
     A text that is not UTF-8 gets U+FFFD for what is wrong in it: doors refuse such a header (`peek`), and what was
     stored before they did must not stop who reads it.
@@ -102,7 +105,7 @@ def decode(data: bytes) -> Properties:
             raise _broken(data)
         pos = 2
         for name, read in _present(flags):
-            value, pos = read(data, pos)
+            value, pos = read(data, pos) if read is not read_table else read_table(data, pos, written)
             setattr(p, name, value)
     except (IndexError, UnicodeDecodeError) as error:
         raise _broken(data, error) from error
@@ -345,15 +348,18 @@ def with_reply_to(data: bytes, old: str, new: str) -> bytes | None:
     return data[:pos] + encode_short_string(new, "reply_to") + data[end:]
 
 
-def encode(properties: Properties) -> bytes:
-    """Flags and list.  InvalidArgument names a property that is too long or out of range."""
+def encode(properties: Properties, written: Written | None = None) -> bytes:
+    """Flags and list.  InvalidArgument names a property that is too long or out of range.
+
+    written: of the header that they were, as `decode` gave it: values of its table keep the types that they had.
+    """
     flags = 0
     out: list[bytes] = [b""]
     for bit, name, _, write in _LAYOUT:
         value = getattr(properties, name)
         if value is not None:
             flags |= bit
-            out.append(write(value, name))
+            out.append(write(value, name) if bit != _HEADERS else encode_table(value, written))
     out[0] = flags.to_bytes(2, "big")
     return b"".join(out)
 

@@ -27,7 +27,7 @@ from penstock.records.causes import DUE, MAXLEN, REJECTED, WHY_HEADER, WHY_MOST,
 from penstock.records.chunks import Now, pack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows, Topic
-from penstock.records.field_tables import FieldValue, Long, Table, Timestamp
+from penstock.records.field_tables import FieldValue, Long, Table, Timestamp, Written
 from penstock.records.kinds import Kind
 from penstock.records.message_bodies import listed
 
@@ -44,14 +44,18 @@ class Death:
     why: str = ""  # in the words of the consumer that refused it, or failed last
 
 
-def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, list[tuple[str, str]]]:
+def after_death(
+    properties: bytes, death: Death, *, own: bool, carbon: bool = True
+) -> tuple[bytes, list[tuple[str, str]]]:
     """The header of the dead letter, and its history as (queue, reason), newest first.
 
     `own`: the header's history was written by this server.  The `expiration` is gone from the result and kept in the
-    history.  Headers that cannot be read are replaced by the history alone.
+    history.  Headers that cannot be read are replaced by the history alone.  carbon: CC counts, else it goes, or it
+    would at the letter's own death.
     """
+    written: Written = {}
     try:
-        header = header_codec.decode(properties)
+        header = header_codec.decode(properties, written)
     except ProtocolError:
         header = header_codec.Properties(delivery_mode=header_codec.PERSISTENT)
     headers: Table = dict(header.headers or {})
@@ -62,18 +66,23 @@ def after_death(properties: bytes, death: Death, *, own: bool) -> tuple[bytes, l
         for name in [name for name in headers if name.startswith(("x-first-death-", "x-last-death-"))]:
             del headers[name]
     reason = amqp_reason(death.reason)
+    for entry in entries:
+        if isinstance(count := entry.get("count"), int):
+            entry["count"] = Long(count)
     entries.insert(0, _entry(entries, death, reason, header.expiration))
     headers["x-death"] = cast("FieldValue", entries)
     for name, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):
         headers.setdefault(f"x-first-death-{name}", value)
         headers[f"x-last-death-{name}"] = value
     headers.pop(WHY_HEADER, None)
+    if not carbon:
+        headers.pop("CC", None)
     if death.why:
         headers[WHY_HEADER] = death.why[:WHY_MOST]
     header.headers = headers
     header.expiration = None
     history = [(str(one.get("queue")), str(one.get("reason"))) for one in entries]
-    return header_codec.encode(header), history
+    return header_codec.encode(header, written), history
 
 
 def _entry(entries: list[Table], death: Death, reason: str, expiration: str | None) -> Table:
@@ -254,7 +263,7 @@ class DeadLetters:
                 continue
             traits = self._publisher.traits[data]
             death = Death(queue.name, MAXLEN, came_by.exchange, (came_by.name, *traits.shown), self._outbox.time)
-            header, history = after_death(traits.cleaned or data, death, own=own)
+            header, history = after_death(traits.cleaned or data, death, own=own, carbon=key is None)
             letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(0)
             blind = traits.blind or self._interning.blind_of(came_by)
@@ -307,7 +316,7 @@ class DeadLetters:
             carbon = read_traits(rows.properties[i]).keys
             keys = came_by.name, *carbon
             death = Death(queue.name, letter.reason, came_by.exchange, keys, self._outbox.time, letter.why)
-            header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn))
+            header, history = after_death(rows.properties[i], death, own=self.letters.has(lsn), carbon=key is None)
             if amqp_reason(letter.reason) != REJECTED:
                 letters.banned[len(letters.causes)] = frozenset(name for name, _ in history if is_cycle(name, history))
             letters.causes.append(lsn)

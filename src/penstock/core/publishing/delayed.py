@@ -17,7 +17,7 @@ from penstock.core.topology.topology import WAITING
 from penstock.errors import ProtocolError
 from penstock.records import properties as header_codec
 from penstock.records.entries import Publishes, Rows, Topic
-from penstock.records.field_tables import FieldValue, Table
+from penstock.records.field_tables import FieldValue, Table, Written
 
 PREFIX = WAITING.prefix
 """What the queues of exchanges that delay are called, and the exchange under which their rows stand in the log."""
@@ -147,8 +147,9 @@ def due_rows(
 
 def negated(properties: bytes) -> bytes:
     """The header with the delay negated: it is over, and whoever reads it sees what it was."""
+    written: Written = {}
     try:
-        header = header_codec.decode(properties)
+        header = header_codec.decode(properties, written)
     except ProtocolError:
         return properties
     headers: Table = dict(header.headers or {})
@@ -157,4 +158,4 @@ def negated(properties: bytes) -> bytes:
         return properties
     headers[DELAY] = -int(delay)  # of a time, too, which could not be below zero
     header.headers = headers
-    return header_codec.encode(header)
+    return header_codec.encode(header, written)

@@ -17,7 +17,7 @@ from penstock.errors import PreconditionFailed, ProtocolError, Refused
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-from penstock.records.field_tables import FieldValue
+from penstock.records.field_tables import FieldValue, Written
 from penstock.records.one_or_each import one_or_each
 from penstock.records.properties import ASKING
 from penstock.records.remembered import Remembered
@@ -182,9 +182,10 @@ def _with_headers(traits: Traits, data: bytes, headers: Mapping[str, FieldValue]
     keys = (*_keys(headers, "CC"), *blind)
     cleaned = None
     if not PRIVATE.isdisjoint(headers):
-        properties = header_codec.decode(data)
-        properties.headers = {name: value for name, value in headers.items() if name not in PRIVATE} or None
-        cleaned = header_codec.encode(properties)
+        written: Written = {}
+        properties = header_codec.decode(data, written)
+        properties.headers = {name: value for name, (value, _) in written.items() if name not in PRIVATE} or None
+        cleaned = header_codec.encode(properties, written)
     publisher, sequence = _identity(headers)
     return replace(
         traits, delay=None if delay is None else delay * 1000,

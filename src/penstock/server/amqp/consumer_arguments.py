@@ -13,7 +13,7 @@ from penstock.expr import Context, compile_filter
 from penstock.expr.filter import bound
 from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
-from penstock.records.field_tables import Timestamp, encode_table
+from penstock.records.field_tables import Long, Timestamp, Written, encode_table
 
 BOOKMARK = "x-bookmark"
 STAMP = "x-timestamp"
@@ -114,22 +114,23 @@ def informed(
     time: when it was stored; until: when its lease ends, 0 for none; both microseconds since the epoch.  offset: its
     LSN, for readers of a stream.  fence: as of `fence_of`.
     """
-    properties = header_codec.decode(header)
+    written: Written = {}
+    properties = header_codec.decode(header, written)
     headers = dict(properties.headers or {})
     if bookmark is not None:
         headers[BOOKMARK] = bookmark
     if time is not None:
         headers[STAMP] = time // 1000
     if offset is not None:
-        headers[OFFSET] = offset
+        headers[OFFSET] = Long(offset)
     if fence is not None:
         headers["x-fence"] = fence
     if attempt > 1:
-        headers["x-delivery-count"] = attempt - 1
+        headers["x-delivery-count"] = Long(attempt - 1)
     if until:
         headers["x-lease-until"] = until // 1000
     properties.headers = headers
-    return header_codec.encode(properties)
+    return header_codec.encode(properties, written)
 
 
 TOLD_BYTES_MOST = 4096
