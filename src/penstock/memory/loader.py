@@ -18,7 +18,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 
 from penstock.memory import JOIN_MOST, READ_BYTES, READ_ROWS, ReadCold, union
 from penstock.memory.caches import SLAB_BYTES, Caches
@@ -385,17 +385,14 @@ class Loader:
 
         What is waited for first comes first, wherever it lies: all of it may be more than the list has room for.
         """
-        arrivals, shelf = self._caches.arrivals, one.shelf
+        arrivals, shelf, missed = self._caches.arrivals, one.shelf, one in self._missed
         some = array("q")
         ascends = True
-        for chunk in one.wanted if one not in self._missed else one.wanted[:1]:
-            if len(some) >= rows:
-                break
-            if chunk[0] > stop:
-                continue
+        within = (chunk for chunk in (one.wanted[:1] if missed else one.wanted) if chunk[0] <= stop)
+        for chunk in takewhile(lambda _: len(some) < rows, within):
             ascends = ascends and (not some or chunk[0] > some[-1])
             _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
-        back = one.line.returned(min(_BACK_MOST, rows)) if one not in self._missed else range(0)
+        back = range(0) if missed else one.line.returned(min(_BACK_MOST, rows))
         if len(back):
             ascends = False
             _absent(shelf, arrivals.absent(back), some)

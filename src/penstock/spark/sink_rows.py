@@ -10,7 +10,7 @@ floating column as null.  Arrays become arrays, structs and maps become objects,
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -270,12 +270,7 @@ def outgoing(schema: Any, topic: str | None, *, queue: bool = False, order: str 
     check_order(kinds, order)
     renamed = tuple(kinds) if any(field.name not in kinds for field in schema.fields) else None
     fields = _fields(kinds, order)
-    for name, field in zip(kinds, schema.fields, strict=True):
-        if name in fields and (without := _without_json(field.dataType)) is not None:
-            raise InvalidArgument(
-                f"column {name!r} is {kinds[name]}, and {without} has no place in a JSON body: cast it, or give a "
-                "column 'body'"
-            )
+    _check_types(fields, kinds, schema)
     return Outgoing(beside, fields, order, renamed)
 
 
@@ -318,6 +313,16 @@ def _fields(kinds: dict[str, str], order: str | None) -> tuple[str, ...]:
     if not others:
         raise InvalidArgument(f"there is nothing for a body among the columns {', '.join(kinds) or '(none)'}")
     return others
+
+
+def _check_types(fields: Sequence[str], kinds: Mapping[str, str], schema: Any) -> None:
+    """InvalidArgument for a column of the body whose type has no place in it."""
+    for name, field in zip(kinds, schema.fields, strict=True):
+        if name in fields and (without := _without_json(field.dataType)) is not None:
+            raise InvalidArgument(
+                f"column {name!r} is {kinds[name]}, and {without} has no place in a JSON body: cast it, or give a "
+                "column 'body'"
+            )
 
 
 def _without_json(kind: Any) -> str | None:

@@ -59,16 +59,11 @@ def after_death(
     except ProtocolError:
         header = header_codec.Properties(delivery_mode=header_codec.PERSISTENT)
     headers: Table = dict(header.headers or {})
-    entries: list[Table] = []
-    if own and isinstance(past := headers.get("x-death"), list):
-        entries = [entry for entry in past if isinstance(entry, dict)]
-    else:
+    entries = _deaths(headers) if own else []
+    if not entries:
         for name in [name for name in headers if name.startswith(("x-first-death-", "x-last-death-"))]:
             del headers[name]
     reason = amqp_reason(death.reason)
-    for entry in entries:
-        if isinstance(count := entry.get("count"), int):
-            entry["count"] = Long(count)
     entries.insert(0, _entry(entries, death, reason, header.expiration))
     headers["x-death"] = cast("FieldValue", entries)
     for name, value in (("reason", reason), ("queue", death.queue), ("exchange", death.exchange)):
@@ -83,6 +78,16 @@ def after_death(
     header.expiration = None
     history = [(str(one.get("queue")), str(one.get("reason"))) for one in entries]
     return header_codec.encode(header, written), history
+
+
+def _deaths(headers: Table) -> list[Table]:
+    """The history that a header has, with counts of 64 bits, as they were written."""
+    past = headers.get("x-death")
+    entries = [entry for entry in past if isinstance(entry, dict)] if isinstance(past, list) else []
+    for entry in entries:
+        if isinstance(count := entry.get("count"), int):
+            entry["count"] = Long(count)
+    return entries
 
 
 def _entry(entries: list[Table], death: Death, reason: str, expiration: str | None) -> Table:

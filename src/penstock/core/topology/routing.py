@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from penstock.core.queue.queue import Queue
 from penstock.core.topology.exchange_types import Index, index_of
-from penstock.core.topology.searching import Headers
+from penstock.core.topology.searching import End, Headers
 from penstock.core.topology.topology import DEFAULT, Topology
 from penstock.errors import NotFound, Sees, slips
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
@@ -197,13 +197,6 @@ class _Reached:
         self.own: dict[Queue, str] = {}  # the queues of exchanges on the way that remember it, and whose each is
         self.by_headers = self.by_chance = False  # whether headers had a say in it, and chance
 
-    def enter(self, index: Index, own: Queue | None, name: str, headers: Headers) -> None:
-        """A message comes to an exchange.  own: the queue that the exchange has, if any."""
-        self.by_headers |= index.by_headers
-        self.by_chance |= index.by_chance
-        if own is not None and index.remembers(headers):
-            self.own[own] = name
-
 
 class Router:
     """Finds the queues of a topic."""
@@ -311,19 +304,35 @@ class Router:
             name, published = todo.pop()
             if (here := self.topology.exchange(vhost, name)) is None or (index := self._index(vhost, name)) is None:
                 continue
-            reached.enter(index, self.queues.find(vhost, index.own.prefix + name) if index.own else None, name, headers)
+            self._enter(vhost, name, index, headers, reached)
             ends = [end for key in keys for end in index.ends(key, headers)]
             shown = [queue for key in keys for queue in self._shown(vhost, name, key)] if published else []
-            bound = [self.queues.find(vhost, end) for kind, end in ends if kind != "exchange"]
-            found.update(dict.fromkeys([*shown, *filter(None, bound)]))
-            onward = [(end, False) for kind, end in ends if kind == "exchange"]
+            found.update(dict.fromkeys(shown))
+            onward = self._part(vhost, ends, found)
             if not ends and not shown and (alternate := self._alternate(vhost, name, here)) is not None:
                 onward.append((alternate, published))
-            for step in onward:
-                if step[0] not in visited:
-                    visited.add(step[0])
-                    todo.append(step)
+            todo += [step for step in onward if step[0] not in visited]
+            visited.update(name for name, _ in onward)
         return found
+
+    def _enter(self, vhost: str, name: str, index: Index, headers: Headers, reached: _Reached) -> None:
+        """A message comes to an exchange."""
+        reached.by_headers |= index.by_headers
+        reached.by_chance |= index.by_chance
+        if index.own is not None and index.remembers(headers):
+            remembering = self.queues.find(vhost, index.own.prefix + name)
+            if remembering is not None:
+                reached.own[remembering] = name
+
+    def _part(self, vhost: str, ends: Iterable[End], found: dict[Queue, None]) -> list[tuple[str, bool]]:
+        """Queues to what was found, and the exchanges, each once."""
+        onward: dict[tuple[str, bool], None] = {}
+        for kind, name in ends:
+            if kind == "exchange":
+                onward[name, False] = None
+            elif (queue := self.queues.find(vhost, name)) is not None:
+                found[queue] = None
+        return list(onward)
 
     def _shown(self, vhost: str, exchange: str, key: str) -> Iterator[Queue]:
         """The queues that see a topic without a binding: most see their own name, and need no entry for that."""
