@@ -90,7 +90,12 @@ RUNS = (
     ),
     Run("rabbitmqadmin", ("test_rabbitmqadmin",), "", "ours, and the one that comes with RabbitMQ's management"),
     Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
-    Run("RabbitMQ, beside us", ("test_differential",), "", "random methods, every answer compared"),
+    Run(
+        "RabbitMQ, beside us",
+        ("test_differential",),
+        "",
+        "random methods and topologies, every answer and message compared",
+    ),
     Run("RabbitMQ, beside us", ("test_refusals",), "", "arguments with values of every kind, every refusal compared"),
     Run("RabbitMQ, taken over", ("test_migrate",), "", "`penstock migrate`"),
 )
