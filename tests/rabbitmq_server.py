@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 import pika
+import pytest
 from pika.exceptions import AMQPError
 
 from ports import free_ports
@@ -31,6 +32,12 @@ PLUGINS = (
 def installed() -> str | None:
     """The program; None where there is none, or no epmd."""
     return next(filter(None, map(shutil.which, PLACES)), None) if shutil.which("epmd") else None
+
+
+BESIDE = pytest.mark.skipif(
+    "PENSTOCK_CONFORMANCE" not in os.environ or installed() is None, reason="RabbitMQ: make conformance"
+)
+"""For what needs it."""
 
 
 class RabbitMQ:

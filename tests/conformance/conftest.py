@@ -18,6 +18,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from conformance import clients_page
 from flight_house import FlightHouse
 from live_server import LiveServer
+from rabbitmq_server import RabbitMQ
 
 logging.getLogger("pika").setLevel(logging.CRITICAL)  # it reports each refusal that a test asks for
 _numbers = itertools.count(1)
@@ -56,6 +57,12 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     assert live.process is not None
     assert live.process.returncode == 0, live.output()
     assert "Traceback" not in live.output(), live.output()
+
+
+@pytest.fixture(scope="module")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
+    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq") / "it") as found:
+        yield found
 
 
 @pytest.fixture

@@ -8,11 +8,10 @@ errors, by pika, one channel after the other.  What differs for a reason stands 
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pika
@@ -29,14 +28,9 @@ from pika.exceptions import (
 
 from choices import EFFORT, SEED
 from live_server import LiveServer
-from rabbitmq_server import RabbitMQ, installed
+from rabbitmq_server import BESIDE, RabbitMQ
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif(
-        "PENSTOCK_CONFORMANCE" not in os.environ or installed() is None, reason="with RabbitMQ, in make conformance"
-    ),
-]
+pytestmark = [pytest.mark.conformance, BESIDE]
 
 WALKS, STEPS = 6, 150
 QUEUES, EXCHANGES, KEYS = ("q0", "q1", "q2", "q3"), ("x0", "x1", "x2"), ("a", "a.b", "a.b.c", "q1", "")
@@ -418,12 +412,6 @@ def settles(chance: random.Random) -> dict[str, Any]:
 
 
 # -- comparing
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq") / "it") as found:
-        yield found
 
 
 def clean(side: Side) -> None:

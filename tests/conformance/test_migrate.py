@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,13 +14,12 @@ import pytest
 from conformance.test_management import Managed, Tool
 from forked import penstock
 from live_server import LiveServer
-from rabbitmq_server import RabbitMQ, installed
+from rabbitmq_server import BESIDE, RabbitMQ
 from waiting import eventually
 
 pytestmark = pytest.mark.conformance
 
-there = "PENSTOCK_CONFORMANCE" in os.environ and installed()
-BOTH = ["penstock", pytest.param("rabbitmq", marks=pytest.mark.skipif(not there, reason="RabbitMQ: make conformance"))]
+BOTH = ["penstock", pytest.param("rabbitmq", marks=BESIDE)]
 
 
 class Ends(NamedTuple):
@@ -44,12 +42,6 @@ class Ends(NamedTuple):
 
     def counts(self, *arguments: str, status: int = 0) -> Mapping[str, Mapping[str, Any]]:
         return {one["queue"]: one for one in self.migrate(*arguments, status=status)["queues"]}
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    with RabbitMQ(tmp_path_factory.mktemp("rabbitmq") / "it") as found:
-        yield found
 
 
 @pytest.fixture(scope="module", params=BOTH)

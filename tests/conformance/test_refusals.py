@@ -8,7 +8,6 @@ why, is in `KNOWN`, which that page has as well.
 from __future__ import annotations
 
 import datetime
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -22,12 +21,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from live_server import LiveServer
-from rabbitmq_server import RabbitMQ, installed
+from rabbitmq_server import BESIDE, RabbitMQ
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif(not (installed() and "PENSTOCK_CONFORMANCE" in os.environ), reason="RabbitMQ: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, BESIDE]
 
 Work = Callable[[BlockingChannel], object]
 
