@@ -26,8 +26,7 @@ from penstock.core.state.lsns import Bools, Ints, ints
 from penstock.core.state.streams import StreamState
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import Kind
-
-UNCLEAN_GAP = 1 << 32
+from penstock.records.schema import UNCLEAN_GAP
 
 
 @dataclass(slots=True)

@@ -29,13 +29,9 @@ from penstock.log.writer import LogSettings
 from penstock.ports import Clock, Disk
 from penstock.records.chunks import Chunk
 from penstock.records.entries import Group, Rows
-from penstock.records.schema import GROUP_BYTES_MAX
+from penstock.records.schema import GROUP_BYTES_MAX, UNCLEAN_GAP
 
 logger = logging.getLogger("penstock.log")
-
-
-LEAP = (1 << 32) - 1
-"""No fewer LSNs are free between the records of two runs, unless the first of them ended by itself."""
 
 
 class Log(Committing):
@@ -212,11 +208,12 @@ class Log(Committing):
 
     def records_between(self, a: int, b: int) -> int:
         """About how many records have LSNs in [a, b), without those that a start after a crash, or a term, leaves."""
-        if b - a < LEAP:
+        leap = UNCLEAN_GAP - 1  # from the LSN behind the last record of a run
+        if b - a < leap:
             return max(0, b - a)
         firsts = [np.frombuffer(one.lsns[:], np.int64) for one in self._catalog.segments if one.last >= a]
         steps = np.diff(np.concatenate(([a], *firsts, [b])).clip(a, b))
-        return int(steps[steps < LEAP].sum())
+        return int(steps[steps < leap].sum())
 
     def last_time(self) -> int:
         """Of the last durable record, microseconds since the epoch; 0 without one.  Reads it."""

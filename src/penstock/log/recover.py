@@ -62,9 +62,7 @@ from penstock.log.segment_walk import Walked, behind, claimed, ends_early, gap, 
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File
 from penstock.records.kinds import Kind
-from penstock.records.schema import COLUMNS
-
-_UNCLEAN_GAP = 1 << 32
+from penstock.records.schema import COLUMNS, UNCLEAN_GAP
 
 
 def open_segments(
@@ -113,7 +111,7 @@ def open_segments(
     recovery.segments = len(found)
     last = catalog.segments[-1].last
     recovery.last_lsn = last if recovery.records or headers[0].previous else 0
-    recovery.next_lsn = last + (1 if recovery.clean else _UNCLEAN_GAP)
+    recovery.next_lsn = last + (1 if recovery.clean else UNCLEAN_GAP)
     return recovery
 
 

@@ -15,6 +15,9 @@ GROUP_BYTES_MAX = 1 << 30
 TRANSACTION_BYTES_MAX = 64 << 20
 """Bytes of messages and dead letters that a transaction may have: until it ends they are in memory."""
 
+UNCLEAN_GAP = 1 << 32
+"""LSNs that a start leaves free after a stop that was none: what was lost may have had some of them."""
+
 SITES_MOST = 1_000
 """Sites that one has met, itself among them: names and numbers are in its log for good, and every link begins with all.
 As many more may be named in settings of queues: whoever declares queues keeps no site out.

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.errors import InvalidArgument, PreconditionFailed
+from penstock.records.schema import UNCLEAN_GAP
 from penstock.spark.executor import spare_modules
 from penstock.spark.reading.parts import ContentPart, LogPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.record_batches import values
@@ -23,9 +24,6 @@ from penstock.wire.fields import LSN_MAX
 if TYPE_CHECKING:
     from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
-
-GAP = 2**32
-"""A range as wide as this has gaps: the server leaves so many LSNs free after an unclean stop."""
 
 PART_ROWS = 100_000
 """About how many rows a part has, as far as there are processors."""
@@ -252,7 +250,7 @@ def _split(start: int, end: int, options: ReadOptions, lsns: Any) -> list[tuple[
     """Parts of [start, end) of about equal numbers of rows; `lsns` are asked for only where there are gaps."""
     if start >= end:
         return []
-    if end - start < GAP:
+    if end - start < UNCLEAN_GAP:  # a wider range has gaps
         parts = options.min_partitions or max(1, min(_cores(), (end - start) // PART_ROWS))
         return cut_evenly(start, end, [start + (end - start) * i // parts for i in range(1, parts)])
     found = [batch.column("lsn").to_numpy() for batch in lsns()]
