@@ -43,8 +43,9 @@ def house(tmp_path: Path) -> Iterator[FlightHouse]:
 class Raw:
     """A pyarrow client that has logged in."""
 
-    def __init__(self, house: FlightHouse) -> None:
-        self.client = flight.FlightClient(f"grpc://127.0.0.1:{house.port}")
+    def __init__(self, house: FlightHouse, **options: int) -> None:
+        """options: of gRPC's channel."""
+        self.client = flight.FlightClient(f"grpc://127.0.0.1:{house.port}", generic_options=list(options.items()))
         token = self.client.authenticate_basic_token("guest", "guest")
         self.options = flight.FlightCallOptions(headers=[token])
 
@@ -63,6 +64,20 @@ def raw(house: FlightHouse) -> Iterator[Raw]:
     raw = Raw(house)
     yield raw
     raw.client.close()
+
+
+def consuming(raw: Raw, queue: str) -> tuple[Any, Any]:
+    """The two ends of a consumer without a limit."""
+    writer, reader = raw.exchange(json.dumps({"consume": {"queue": queue, "backlog": 0}}).encode())
+    writer.begin(SETTLE)
+    return writer, reader
+
+
+def read_rows(reader: Any, rows: int) -> None:
+    while rows > 0:
+        chunk = reader.read_chunk()
+        if chunk.data is not None:
+            rows -= chunk.data.num_rows
 
 
 def read_to_the_end(reader: Any) -> None:
@@ -373,21 +388,23 @@ def test_a_stopped_consumer_is_given_up(house: FlightHouse) -> None:
 
 
 def test_a_reader_that_does_not_read_holds_a_bounded_queue(house: FlightHouse, raw: Raw) -> None:
+    still = Raw(house, **{"grpc.http2.bdp_probe": 0})  # its window stays small: the kernel's buffers would take all
+    rows = 15_000  # several grants of the core, which may give one before it hears that the first is not read
     with penstock.connect(house.url) as client:
-        client.publish_table("q", pa.table({"body": [b"x" * 10_000] * 3_000}))
-        writer, reader = raw.exchange(b'{"consume": {"queue": "q", "backlog": 0}}')
-        writer.begin(SETTLE)
+        client.declare("beside")
+        for queue in ("q", "beside"):
+            client.publish_table(queue, pa.table({"body": [b"x" * 2_000] * rows}))
+        writer, reader = consuming(still, "q")
         eventually(lambda: client.queue("q")["leased"] > 0)
-        held = client.queue("q")["leased"]
-        assert held < 3_000, "the core was told to pause"
-        seen = 0
-        while seen < 3_000:
-            chunk = reader.read_chunk()
-            if chunk.data is not None:
-                seen += chunk.data.num_rows
-        assert client.queue("q")["leased"] == 3_000
-        writer.done_writing()
-        writer.close()
+        beside = consuming(raw, "beside")
+        read_rows(beside[1], rows)  # meanwhile the other could have had as many
+        assert client.queue("q")["leased"] < rows // 2, "the core was told to pause"
+        read_rows(reader, rows)
+        assert client.queue("q")["leased"] == rows
+        for each in (writer, beside[0]):
+            each.done_writing()
+            each.close()
+        still.client.close()
 
 
 def test_a_read_that_is_left_gives_its_place_back(house: FlightHouse, raw: Raw) -> None:
