@@ -47,10 +47,10 @@ T0 = 1_700_000_000_000_000
 PERSISTENT = encode(Properties(delivery_mode=2))
 
 
-def _start_ok(product: str = "") -> bytes:
-    """What a client says of itself and its user.  product: its library, where it says that."""
-    properties = {"capabilities": {"consumer_cancel_notify": True, "authentication_failure_close": True}}
-    told = {**properties, "product": product} if product else properties
+def _start_ok(product: str = "", called: str = "") -> bytes:
+    """What a client says of itself and its user.  product, called: its library and its name, where it says that."""
+    said = {name: value for name, value in (("product", product), ("connection_name", called)) if value}
+    told = {"capabilities": {"consumer_cancel_notify": True, "authentication_failure_close": True}, **said}
     return frame(METHOD, 0, m.ConnectionStartOk(told, response=b"\0guest\0guest").encode())
 
 
@@ -103,8 +103,12 @@ class Client:
         frame_max: int = 131_072,
         stranger: Guarded | None = None,
         product: str = "",
+        called: str = "",
     ) -> None:
-        """door: where it comes in; without one where all do.  stranger: who guards it.  product: its library."""
+        """door: where it comes in; without one where all do.  stranger: who guards it.  product: its library.
+
+        called: its name.
+        """
         self.frame_max = frame_max
         self.life = life
         self.door = life.beside if door is None else door
@@ -128,7 +132,7 @@ class Client:
             self.mouth = self.door.host.connect(Came(self, peer, stranger=stranger))  # type: ignore[arg-type]
         if login:
             tune = m.ConnectionTuneOk(channel_max=2047, frame_max=frame_max, heartbeat=heartbeat)
-            for part in (HANDSHAKE[0], _start_ok(product), frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
+            for part in (HANDSHAKE[0], _start_ok(product, called), frame(METHOD, 0, tune.encode()), HANDSHAKE[3]):
                 self.send(part)
                 life.turn()
             assert isinstance(self.got[-1], m.ConnectionOpenOk), self.got

@@ -53,7 +53,7 @@ class House:
 
     def __init__(self, **terms: float) -> None:
         self.time = Time()
-        self.complaints = Complaints(lambda: self.time.now, self.time.later)
+        self.complaints = Complaints(self.time.later)
         self.guards = Guards(Terms(**terms), self.complaints, lambda: self.time.now, self.time.later)  # type: ignore[arg-type]
         self.guard = self.guards.of("amqp")
         self.sent_away = list[str]()

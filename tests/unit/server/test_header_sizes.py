@@ -12,8 +12,9 @@ import pytest
 
 from penstock.core.topology.routing import REPLY_TO
 from penstock.records.properties import Properties, decode, encode
-from penstock.server.amqp import unsendable
+from penstock.server.amqp.session import TRIES
 from penstock.server.own_messages import HEADER_MOST
+from penstock.server.sockets.strangers import TOLD_S
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import FRAME_MAX_LEAST
 from sim.serverkit import Client, Content, Life
@@ -130,26 +131,28 @@ def test_without_a_limit_what_nobody_can_take_becomes_a_dead_letter_at_last(life
     other = life.client()
     other.publish("lettered", b"large", properties=header(FITS + 1))
     life.run()
-    assert try_again(life, small, "lettered", unsendable.TRIES + 5) == unsendable.TRIES
+    assert try_again(life, small, "lettered", TRIES + 5) == TRIES
     assert life.contents("dead") == [b"large"]
     assert life.core.queue("/", "lettered").ready == 0
 
 
 def test_without_a_limit_and_a_place_for_the_dead_it_stays_and_the_log_tells(
-    life: Life, small: Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    life: Life, small: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unsendable, "told", unsendable.Told())
     publish(life, FITS + 1)
-    with caplog.at_level(logging.WARNING, "penstock.server"):
-        assert try_again(life, small, "q", unsendable.TRIES + 5) == unsendable.TRIES + 5
+    life.advance(int(TOLD_S * 1e6))
+    life.door.beat()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "penstock.server.doors"):
+        assert try_again(life, small, "q", TRIES + 5) == TRIES + 5
         [line] = [one.getMessage() for one in caplog.records]
         assert f"of queue 'q' in vhost '/' has {FITS + 1} bytes" in line
         assert small.session.peer in line
         caplog.clear()
-        life.advance(int(unsendable.AGAIN_S * 1e6))
-        try_again(life, small, "q", 1)
+        life.advance(int(TOLD_S * 1e6))
+        life.door.beat()
         [line] = [one.getMessage() for one in caplog.records]
-        assert f"{unsendable.TRIES + 4} more" in line
+        assert f"{TRIES + 4} more" in line
     assert life.ready("q") == 1
 
 

@@ -433,9 +433,8 @@ def test_such_a_library_changes_no_bound_that_was_named_and_takes_none_from_a_st
 
 
 def test_heartbeats_go_out_and_silent_peers_are_cut(life: Life) -> None:
-    """That one was cut, and why, stands in the log: it is what somebody looks for whose worker lost its connection."""
-    stranger = Mock(held=False, derive=None)
-    client = life.client(heartbeat=10, stranger=stranger)
+    """What the log tells of it is asked in `test_clients_log`."""
+    client = life.client(heartbeat=10)
     for _ in range(20):
         life.advance(SECOND)
         life.door.beat()
@@ -447,7 +446,6 @@ def test_heartbeats_go_out_and_silent_peers_are_cut(life: Life) -> None:
         life.door.beat()
         life.run()
     assert client.closed
-    stranger.tell.assert_called_once_with("nothing came from it for twice its heartbeat of 10 s")
 
 
 def test_what_speaks_another_protocol_is_named(life: Life) -> None:

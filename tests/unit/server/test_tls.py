@@ -349,7 +349,7 @@ class Echo(asyncio.Protocol):
 @contextlib.asynccontextmanager
 async def door(one: TlsSection, terms: Terms | None = None) -> AsyncIterator[tuple[Listener, int]]:
     loop = asyncio.get_running_loop()
-    guards = Guards(terms or Terms(), Complaints(loop.time, loop.call_later), loop.time, loop.call_later)
+    guards = Guards(terms or Terms(), Complaints(loop.call_later), loop.time, loop.call_later)
     found = Entry(guards, loop.time).listener("echo", Echo, Keeper(one).current)
     try:
         yield found, found.open(bind("127.0.0.1", 0))[1]

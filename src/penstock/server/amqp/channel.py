@@ -17,8 +17,8 @@ from penstock.errors import LogBroken, NotFound, PenstockError, PreconditionFail
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.entries import fence_of
 from penstock.records.one_or_each import value_at
-from penstock.server.amqp import unsendable
 from penstock.server.amqp.consumer_arguments import Values, informed
+from penstock.server.amqp.session import unsendable
 from penstock.server.amqp.tags import Tags
 from penstock.server.amqp.transaction import Answers
 from penstock.server.counters import MessageCounts
@@ -283,7 +283,7 @@ class Channel(Receiver):
     def _not_sendable(self, effect: Delivery, piece: Piece, properties: bytes | list[bytes]) -> None:
         """Headers that no frame of the connection carries: their deliveries have failed, and the channel ends.
 
-        The other rows are sent.  What becomes of these is in `unsendable`.
+        The other rows are sent.  What becomes of these says `unsendable`.
         """
         frame_max = self.session.machine.frame_max
         fits = [too_large(value_at(properties, row), frame_max) is None for row in range(len(piece.chunk))]
@@ -297,10 +297,9 @@ class Channel(Receiver):
 
     def _end_for(self, error: ProtocolError, effect: Delivery, chunk: Chunk) -> None:
         if self.open:
-            unsendable.tell(self.session, effect.queue, error)
             if not effect.consumer.no_ack:
                 self.silence()  # nothing of it is granted to this channel again
-                self.session.settling.settle([(effect.consumer, chunk)], unsendable.ending(effect))
+                self.session.settling.settle([(effect.consumer, chunk)], unsendable(effect))
             self.session.fail_channel(self.number, error, methods.BasicDeliver)
             self.session.engine.arm()
 

@@ -38,11 +38,12 @@ from penstock.server.amqp.tags import Settled, UnknownTag
 from penstock.server.base.faults import TOLD
 from penstock.server.people.access import hinted
 from penstock.wire.amqp import events, methods
-from penstock.wire.amqp.frames import CONNECTION_FORCED
+from penstock.wire.amqp.frames import CONNECTION_FORCED, NOT_ALLOWED
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.chunks import Chunk
+    from penstock.server.amqp.clients_log import ClientsLog
     from penstock.server.amqp.links import Came
     from penstock.server.amqp.port import Client, Sending
     from penstock.server.amqp.publishers import Publishers
@@ -57,6 +58,7 @@ class Reception(House, Protocol):
     """Who lets connections in."""
 
     publishers: Publishers
+    clients_log: ClientsLog
 
     def login(self, connection: Connection, event: events.LoginAsked, /) -> None:
         """Accept, or refuse late."""
@@ -70,8 +72,8 @@ class Reception(House, Protocol):
         """Why the connection may not have one more channel than it has now."""
         ...
 
-    def tell_stranger(self, connection: Connection, event: events.ConnectionFailed, /) -> None:
-        """Somebody who does not speak AMQP came."""
+    def tell_failed(self, connection: Connection, event: events.ConnectionFailed, /) -> None:
+        """What it sent was no AMQP, or against the rules: a line in the log."""
         ...
 
     def forget(self, connection: Connection, /) -> None:
@@ -288,10 +290,17 @@ class Connection(Session):
         self._gathering.decide()  # what was brought before
         code, text, whole = reply_code(hinted(error, self.rights))
         if whole:
-            self.machine.fail_connection(code, text, method)
-            self._close_all(lost=False)
+            self.refuse(code, text, method)
         elif number in self.channels:
+            self._reception.clients_log.channel_closed(self, number, code, text, method)
             self._channel_over(number, partial(self.machine.fail_channel, number, code, text, method), lost=lost)
+        self.outgoing.mark_dirty()
+
+    def refuse(self, code: int, text: str, method: type[methods.Method]) -> None:
+        """Close the connection for what it has asked."""
+        self._reception.clients_log.connection_closed(self, code, text)
+        self.machine.fail_connection(code, text, method)
+        self._close_all(lost=False)
         self.outgoing.mark_dirty()
 
     # -- life
@@ -326,9 +335,7 @@ class Connection(Session):
             case events.OpenAsked():
                 self._reception.open_vhost(self, event.vhost)
             case events.ChannelOpened() if (why := self._reception.to_channel(self)) is not None:
-                self.machine.fail_connection(530, why, methods.ChannelOpen)
-                self._close_all(lost=False)
-                self.outgoing.mark_dirty()
+                self.refuse(NOT_ALLOWED, why, methods.ChannelOpen)
             case events.ChannelOpened():
                 if event.channel in self.channels:
                     self._channel_over(event.channel, _nothing)
@@ -336,6 +343,7 @@ class Connection(Session):
                 self.counters.channels_opened += 1
                 self.engine.event_exchange.channel(self, event.channel, opened=True)
             case events.ChannelFailed():
+                self._reception.clients_log.channel_closed(self, event.channel, 0, event.text, None)
                 self._channel_over(event.channel, _nothing)
             case events.ChannelClosed() | events.ConnectionClosed() if self._holding.closes_later(self, event):
                 pass
@@ -343,8 +351,7 @@ class Connection(Session):
                 answer = methods.ChannelCloseOk()
                 self._channel_over(event.channel, partial(self.machine.send, event.channel, answer))
             case events.ConnectionFailed():
-                if event.drop:
-                    self._reception.tell_stranger(self, event)
+                self._reception.tell_failed(self, event)
                 self._close_all(lost=False)
             case events.ConnectionClosed():
                 self._close_all(lost=False)
@@ -437,6 +444,7 @@ class Connection(Session):
             self.count_begun()
             self.engine.gates.reopen(self)
             if not self.closing:
+                self._reception.clients_log.ended(self)
                 self._close_all(lost=True)
             self._reception.forget(self)
             self._part()

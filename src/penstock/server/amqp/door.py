@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from penstock.memory import Held
 from penstock.records.rights import MONITORING
+from penstock.server.amqp.clients_log import ClientsLog
 from penstock.server.amqp.connection import Connection
 from penstock.server.amqp.links import AmqpLink, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
@@ -25,7 +26,7 @@ from penstock.units import parted_address
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.conversation import EXTERNAL, silence
-from penstock.wire.amqp.frames import Limits
+from penstock.wire.amqp.frames import NOT_ALLOWED, Limits
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
@@ -195,6 +196,7 @@ class AmqpDoor:
         self.counters = counters
         self.publishers = Publishers(engine, self.limits.max_message_size)
         self.holding = self.publishers.holding
+        self.clients_log = ClientsLog(engine.clock.mono)
         engine.relief.register("sending", lambda: unread(self.sessions))
         engine.on_broken.append(self._broken)
 
@@ -326,12 +328,9 @@ class AmqpDoor:
 
     def open_vhost(self, session: Connection, vhost: str) -> None:
         """connection.open: let it in, or close it with the reason."""
-        if session.refused is not None:
-            session.machine.fail_connection(530, str(session.refused), methods.ConnectionOpen)
-        elif self.admission is not None and (why := self.admission.to_vhost(session, vhost, self.sessions)) is not None:
-            session.machine.fail_connection(530, why, methods.ConnectionOpen)
-        elif vhost not in self.vhosts:
-            session.machine.fail_connection(530, f"vhost {vhost} not found", methods.ConnectionOpen)
+        why = self._why_not(session, vhost)
+        if why is not None:
+            session.refuse(NOT_ALLOWED, why, methods.ConnectionOpen)
         else:
             session.vhost = vhost
             session.opened = True
@@ -339,9 +338,19 @@ class AmqpDoor:
             self.engine.notices.connection(session, opened=True)
         session.outgoing.mark_dirty()
 
-    def tell_stranger(self, session: Connection, event: events.ConnectionFailed) -> None:
-        """Somebody who does not speak AMQP came: its settings are wrong."""
-        if session.stranger is not None:
+    def _why_not(self, session: Connection, vhost: str) -> str | None:
+        """Why a session may not open a vhost."""
+        if session.refused is not None:
+            return str(session.refused)
+        if self.admission is not None and (why := self.admission.to_vhost(session, vhost, self.sessions)) is not None:
+            return why
+        return None if vhost in self.vhosts else f"vhost {vhost} not found"
+
+    def tell_failed(self, session: Connection, event: events.ConnectionFailed) -> None:
+        """A line in the log: a client's mistake, or somebody who does not speak AMQP came, whose settings are wrong."""
+        if session.user:
+            self.clients_log.connection_closed(session, 0, event.text)
+        elif event.drop and session.stranger is not None:
             session.stranger.tell(event.text)
 
     # -- a broken log
@@ -358,6 +367,7 @@ class AmqpDoor:
         """Once a second: heartbeats out, silent peers and slow logins cut off."""
         now = self.engine.clock.mono()
         self.publishers.alarm.look()
+        self.clients_log.beat()
         self.holding.beat()
         self.publishers.begun.beat()
         for session in list(self.sessions):
@@ -370,15 +380,13 @@ class AmqpDoor:
                 continue
             if not session.opened:
                 if now - session.opened_at > OPEN_TIMEOUT_US:
-                    session.link.abort()
+                    session.cut_off(f"it opened no vhost in {OPEN_TIMEOUT_US // 1_000_000} s")
                 continue
             interval = session.machine.heartbeat * 1_000_000
             if not (interval and isinstance(session, Reading)):  # a door sees to the hearts of its own
                 continue
             if session_age > 2 * interval + 1_000_000 and not session.incoming.paused:
-                if session.stranger is not None:
-                    session.stranger.tell(silence(session.machine.heartbeat))
-                session.link.abort()
+                session.cut_off(silence(session.machine.heartbeat))
             elif now - session.outgoing.sent_at > interval // 2:
                 session.reader.send_heartbeat()
                 session.outgoing.mark_dirty()
@@ -398,5 +406,5 @@ def unread(sessions: Collection[Connection]) -> Iterator[Held]:
 
 
 def _cutting(session: Connection) -> Callable[[MemoryShort], None]:
-    """Who does not read cannot be told why."""
-    return lambda _: session.link.abort()
+    """Who does not read cannot be told why; the log is."""
+    return lambda short: session.cut_off(str(short))

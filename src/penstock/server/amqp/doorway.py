@@ -232,7 +232,7 @@ class Doorway:
         self._lost = True
         self.count_waiting()
         for far in list(self._fars.values()):
-            self._forget(far)
+            self._forget(far, "the process of its door has ended")
         self._engine.arm()
 
     def _far(self, session: int) -> Far:
@@ -424,9 +424,10 @@ class Doorway:
         far.connection.linger()
 
     def _gone(self, far: Far, frame: Frame) -> None:
-        self._forget(far)
+        self._forget(far, way.text_of(frame))
 
-    def _forget(self, far: Far) -> None:
+    def _forget(self, far: Far, cut: str) -> None:
+        far.connection.cut = far.connection.cut or cut
         del self._fars[far.number]
         self._engine.bodies.sending.add(-far.waiting)
         far.connection.connection_lost()

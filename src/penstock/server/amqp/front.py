@@ -117,7 +117,7 @@ class Host:
     def forget(self, one: Hosted) -> None:
         """Its link is gone: the core is told, once."""
         if self.sessions.pop(one.number, None) is not None:
-            self.add((way.head(Up.LOST, 0, one.number),))
+            self.add((way.text_piece(Up.LOST, one.number, 0, 0, one.cut),))
             self.arm()
 
     @property
@@ -280,8 +280,7 @@ class Host:
             if not interval or not one.opened or one.machine.finished:
                 continue
             if now - one.heard_at > 2 * interval + 1_000_000 and not one.unread:
-                if one.stranger is not None:
-                    one.stranger.tell(silence(one.machine.heartbeat))
+                one.cut = silence(one.machine.heartbeat)
                 one.link.abort()
             elif now - one.sent_at > interval // 2:
                 one.machine.send_heartbeat()

@@ -142,9 +142,9 @@ class Hosted:
     """One client: its machine, its link, and what the core knows of it."""
 
     __slots__ = (
-        "_dirty", "_ended", "_host", "_stopped", "_told", "_told_bodies", "acked", "gathered", "heard_at", "link",
-        "machine", "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger", "targets",
-        "told", "writes",
+        "_dirty", "_ended", "_host", "_stopped", "_told", "_told_bodies", "acked", "cut", "gathered", "heard_at",
+        "link", "machine", "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger",
+        "targets", "told", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -155,6 +155,7 @@ class Hosted:
         self.link = link
         self.stranger = stranger
         self.opened = False  # its vhost
+        self.cut = ""  # why the door has cut its link
         self.password = ""  # until it is let in or refused
         self.gathered = self.acked = 0  # the number of the last batch that has messages of it, or acks behind these
         self.targets: dict[events.Target, int] = {}
@@ -274,7 +275,7 @@ class Hosted:
             case events.ConnectionClosed():
                 self._tell_code(Up.CLOSED, 0, event.code, event.text)
             case events.ConnectionFailed():
-                if event.drop and self.stranger is not None:
+                if event.drop and not self.opened and self.stranger is not None:
                     self.stranger.tell(event.text)
                 self._tell_code(Up.FAILED, 0, event.code, event.text)
             case events.LoginAsked():

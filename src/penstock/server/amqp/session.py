@@ -26,6 +26,7 @@ from penstock.server.base.faults import asker_behind
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
+    from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.core.queue.settling.several import Acked
@@ -204,6 +205,21 @@ EACH_WEIGHT = 16
 """What a message counts for that has a consumer of its own."""
 
 
+TRIES = 20
+"""Deliveries of a message, sendable or not, as many as RabbitMQ's quorum queues make without a setting."""
+
+
+def unsendable(effect: Delivery) -> Verb:
+    """How deliveries end whose header no frame of their connection carries.
+
+    They have failed: back to the queue, for others with larger frames, or until the queue's limit.  Without such a
+    limit they are dead letters after `TRIES`, where the queue has a place for these; else they stay.  So a queue that
+    has told where its failures go is not held up for ever; where it has not, nothing that was confirmed is given up.
+    """
+    letters = effect.queue.settings.dead_letter_exchange is not None
+    return Verb.EXPIRE if effect.attempt >= TRIES and letters else Verb.CANCEL
+
+
 class Settling:
     """What one connection has settled and the core does not know yet."""
 
@@ -320,7 +336,7 @@ class Session(ABC):
     """A connection that has a link."""
 
     __slots__ = (
-        "__weakref__", "began_after", "came_at", "closed", "closing", "closing_at", "core", "counters", "engine",
+        "__weakref__", "began_after", "came_at", "closed", "closing", "closing_at", "core", "counters", "cut", "engine",
         "incoming", "link", "local", "logins", "machine", "opened", "opened_at", "outgoing", "peer", "rights",
         "settling", "stranger", "tls", "user", "vhost",
     )  # fmt: skip
@@ -340,6 +356,7 @@ class Session(ABC):
         self.opened_at = engine.clock.mono()
         self.came_at = engine.clock.wall()  # the same for people, wherever that clock goes then
         self.closing_at = 0  # when we gave it up, or said our last word
+        self.cut = ""  # why we have cut its link
         self.outgoing = outgoing
         self.incoming = Incoming(engine, came.link, self)
         self.settling = Settling(engine, self)
@@ -357,6 +374,11 @@ class Session(ABC):
     @abstractmethod
     def end_by_fault(self) -> None:
         """541, and what it had goes back."""
+
+    def cut_off(self, why: str) -> None:
+        """Its link ends at once; the log tells why."""
+        self.cut = why
+        self.link.abort()
 
     # -- events
 

@@ -53,7 +53,7 @@ class Up(IntEnum):
     FAILED = 7  # the door has closed the connection; count: the code
     CLOSED = 8  # the client closes it, or has answered our close; count: the code
     FINISHED = 9  # the last word is said
-    LOST = 10  # its socket is gone: nothing more comes of this number
+    LOST = 10  # its socket is gone, and why if the door has cut it: nothing more comes of this number
     SLOW = 11  # the client does not read
     FAST = 12  # it reads again
     PARTIAL = 13  # count: bytes of bodies begun; channel: the one with the largest
@@ -94,7 +94,7 @@ class Down(IntEnum):
 
 UP_MOST: Mapping[int, int] = {
     Up.OPENED: 1 << 20, Up.LOGIN: 1 << 20, Up.VHOST: 4096, Up.CHANNEL: 0, Up.CHANNEL_FAILED: 512,
-    Up.CHANNEL_CLOSED: 512, Up.FAILED: 512, Up.CLOSED: 512, Up.FINISHED: 0, Up.LOST: 0, Up.SLOW: 0, Up.FAST: 0,
+    Up.CHANNEL_CLOSED: 512, Up.FAILED: 512, Up.CLOSED: 512, Up.FINISHED: 0, Up.LOST: 512, Up.SLOW: 0, Up.FAST: 0,
     Up.PARTIAL: 0, Up.TARGET: 513, Up.ACKS: ROWS_MOST * 22, Up.FIGURES: ROWS_MOST * 32, Up.BATCH: 0,
     Up.ECHO: 0, Up.DERIVED: 128,
 }  # fmt: skip

@@ -154,7 +154,7 @@ class Front(ABC):
     async def _begin(self, told: Mapping[str, Any]) -> None:
         loop = self.loop
         terms = Terms(**told["strangers"])
-        guards = Guards(terms, Complaints(loop.time, loop.call_later), loop.time, loop.call_later)
+        guards = Guards(terms, Complaints(loop.call_later), loop.time, loop.call_later)
         self._entry = Entry(guards, loop.time)
         await self.begin(told)
 

@@ -320,4 +320,4 @@ def patient(loop: asyncio.AbstractEventLoop) -> Entry:
 
 def entry_for(terms: Terms, loop: asyncio.AbstractEventLoop) -> Entry:
     """How clients are taken that are bound so before their login."""
-    return Entry(Guards(terms, Complaints(loop.time, loop.call_later), loop.time, loop.call_later), loop.time)
+    return Entry(Guards(terms, Complaints(loop.call_later), loop.time, loop.call_later), loop.time)

@@ -13,8 +13,8 @@ milliseconds, and a thousand that say nothing soon make room.  Who is `held` wai
 
 Knows no protocol and no socket.  For the loop's thread.
 
-Lines in the log about strangers are bounded, because strangers decide how many there would be: the same word about the
-same host once in `TOLD_S`, `MOST` words in all in that time, and then how many more there were.
+Lines in the log about strangers, and about clients, are bounded, because these decide how many there would be: the same
+word about the same host once in `TOLD_S`, `MOST` words in all in that time, and then how many more there were.
 """
 
 from __future__ import annotations
@@ -35,27 +35,34 @@ MOST = 20
 """Lines in `TOLD_S`."""
 
 
+Later = Callable[[float, Callable[[], None]], object]
+
+
 class Complaints:
-    def __init__(self, now: Callable[[], float], later: Callable[[float, Callable[[], None]], object]) -> None:
-        """now: seconds that never go back.  later: runs something after so many of them."""
+    def __init__(self, later: Later, more: str = "were sent away in {:g} s, for the same or other reasons") -> None:
+        """later: runs something after so many seconds.  more: how a line ends that tells how many had none."""
         self.counts = Counter[str]()  # by door, also of what was not written
-        self._now = now
         self._later = later
-        self._told = set[tuple[str, str, str]]()  # since the present span began
+        self._ends = more.format(TOLD_S)
+        self._told = set[tuple[str, ...]]()  # since the present span began
         self._more = Counter[str]()  # by door, not written in the present span
         self._open = False
 
     def tell(self, door: str, host: str, why: str) -> None:
         """`why` goes on after "was sent away: "; it must not hold text that a stranger chose without a bound."""
+        self.say(door, (host, why), f"{host} was sent away: {why}")
+
+    def say(self, door: str, key: tuple[str, ...], line: str) -> None:
+        """A line about whom a door met, unless one with the same key was written a moment ago."""
         self.counts[door] += 1
         if not self._open:
             self._open = True
             self._later(TOLD_S, self._over)
-        if (door, host, why) in self._told or len(self._told) >= MOST:
+        if (door, *key) in self._told or len(self._told) >= MOST:
             self._more[door] += 1
             return
-        self._told.add((door, host, why))
-        logger.warning("%s: %s was sent away: %s", door, host, why)
+        self._told.add((door, *key))
+        logger.warning("%s: %s", door, line)
 
     def _over(self) -> None:
         """The span has ended: what was not written is told as a number."""
@@ -63,7 +70,7 @@ class Complaints:
         self._told.clear()
         more, self._more = self._more, Counter[str]()
         for door, count in more.items():
-            logger.warning("%s: %d more were sent away in %g s, for the same or other reasons", door, count, TOLD_S)
+            logger.warning("%s: %d more %s", door, count, self._ends)
 
 
 SHORT_S = 1.0
@@ -81,8 +88,6 @@ LOOK_SOON_S = 0.05
 
 HEARD_MOST = 1 << 20
 """Bytes of a stranger that are read at all.  A door refuses far fewer, but who still writes should hear why."""
-
-Later = Callable[[float, Callable[[], None]], object]
 
 
 @dataclass(frozen=True, slots=True)
