@@ -77,7 +77,7 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.press("Count", "dialog")
         browser.see("1 of 1 would go: 1 to q")
         browser.press("Move", "dialog")
-        browser.see("1 messages went: 1 to q")
+        browser.see("1 message went: 1 to q")
         assert http.broker.stats("q")["ready"] == 1
         browser.press("Purge…")
         browser.wait(lambda: "2 messages are ready" in browser.text(), "a count")
@@ -90,9 +90,13 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
             browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
         browser.see("segment")
         browser.press("SQL", "nav")
-        browser.type("textarea", 'SELECT count(*) AS n FROM "q"')
+        statement = "return document.querySelector('textarea').value"
+        browser.wait(lambda: 'FROM "q"' in browser.run(statement), "a statement about the deepest queue")
         browser.press("Run")
-        browser.see("1 rows in")
+        browser.see("1 row in")
+        browser.type("textarea", 'SELECT count(*) AS n, 2 AS two FROM "q"')
+        browser.press("Run")
+        browser.see("two")
         browser.type("textarea", "SELECT nonsense")
         browser.press("Run")
         failed = "return document.querySelector('pre.failed').textContent"

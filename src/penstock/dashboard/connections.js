@@ -1,7 +1,7 @@
 // Connections over AMQP.
 
 import { ask } from "./api.js";
-import { Table, confirmed, count, h, moment, say, setText } from "./dom.js";
+import { Table, confirmed, count, h, moment, plural, say, setText } from "./dom.js";
 
 const EVERY_MS = 5000;
 const PAGE = 100;
@@ -35,7 +35,7 @@ export function connections() {
     try {
       const some = await ask("connections", { query: { page, page_size: PAGE } });
       table.show(some.items);
-      setText(found, `${count(some.total_count)} connections, page ${some.page} of ${some.page_count}`);
+      setText(found, `${plural(some.total_count, "connection")}, page ${some.page} of ${some.page_count}`);
       back.disabled = page <= 1;
       on.disabled = page >= some.page_count;
       told = false;

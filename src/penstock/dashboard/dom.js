@@ -43,6 +43,7 @@ const short = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
 export const count = (n) => (n === undefined || n === null ? "–" : whole.format(n));
+export const plural = (n, noun) => `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 export const rate = (n) => (n === undefined || n === null ? "–" : `${n < 100 ? short.format(n) : whole.format(n)}/s`);
 export const brief = (n) => compact.format(n);
 

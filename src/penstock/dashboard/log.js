@@ -1,7 +1,7 @@
 // The files of the log.
 
 import { ask } from "./api.js";
-import { Table, count, h, say, setText, size } from "./dom.js";
+import { Table, count, h, plural, say, setText, size } from "./dom.js";
 
 const EVERY_MS = 5000;
 
@@ -25,7 +25,7 @@ export function log() {
       const all = await ask("log");
       table.show(all.segments.toReversed());
       const bytes = all.segments.reduce((sum, one) => sum + one.bytes, 0);
-      setText(told, `${count(all.segments.length)} segments, ${size(bytes)}; LSN ${all.first_lsn} to ${all.durable_lsn} on disk, ${all.last_lsn} given out.`);
+      setText(told, `${plural(all.segments.length, "segment")}, ${size(bytes)}; LSN ${all.first_lsn} to ${all.durable_lsn} on disk, ${all.last_lsn} given out.`);
       archive.hidden = all.archive === null;
       if (all.archive) setText(archive, `archive ${JSON.stringify(all.archive, null, 2)}`);
     } catch (error) {

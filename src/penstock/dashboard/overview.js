@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Chart, History } from "./chart.js";
-import { Table, clock, count, duration, h, queueAddress, rate, say, setText, shown, size } from "./dom.js";
+import { Table, clock, count, duration, h, plural, queueAddress, rate, say, setText, shown, size } from "./dom.js";
 
 const EVENTS_KEPT = 60;
 
@@ -80,7 +80,7 @@ export function overview() {
         queues: count(all.queues), consumers: count(all.consumers), connections: count(all.connections),
         in: rate(all.publish_rate), out: rate(all.deliver_rate), acked: rate(all.ack_rate), status: data.status,
         memory: `${size(data.memory.used)} of ${size(data.memory.limit)}`, resident: size(data.memory.resident),
-        disk: size(data.disk_free), log: `${size(data.log.bytes)} in ${count(data.log.segments)} ${data.log.segments === 1 ? "segment" : "segments"}`, lsn: String(data.log.durable_lsn),
+        disk: size(data.disk_free), log: `${size(data.log.bytes)} in ${plural(data.log.segments, "segment")}`, lsn: String(data.log.durable_lsn),
       };
       for (const [name, text] of Object.entries(texts)) setText(tile[name], text);
       meter.value = data.memory.used / data.memory.limit;

@@ -2,7 +2,7 @@
 
 import { ask } from "./api.js";
 import { Chart, History } from "./chart.js";
-import { Table, confirmed, count, duration, fill, h, moment, rate, say, setText, shown, size } from "./dom.js";
+import { Table, confirmed, count, duration, fill, h, moment, plural, rate, say, setText, shown, size } from "./dom.js";
 
 const EVERY_MS = 5000;
 const PREVIEW = 500; // bytes of a body
@@ -130,8 +130,8 @@ export function queue(vhost, name) {
   const purging = async () => {
     const { messages_ready: ready } = await ask("queue", { names }); // as it is now, not as it was shown last
     return confirmed({
-      title: `Purge ${name}`, verb: `Remove ${count(ready)} messages`, danger: true,
-      text: h("p", {}, `${count(ready)} messages are ready and are removed for good. What is leased or delayed stays.`),
+      title: `Purge ${name}`, verb: `Remove ${plural(ready, "message")}`, danger: true,
+      text: h("p", {}, `${plural(ready, "message")} ${ready === 1 ? "is" : "are"} ready and removed for good. What is leased or delayed stays.`),
       act: async () => {
         await ask("purge", { names });
         return `${name} was purged.`;
@@ -282,7 +282,7 @@ function moving(names, verb) {
         throw new Error("Counted just now: look, and confirm again.");
       }
       const sum = await all(verb, names, wanted(), false);
-      return `${count(sum.moved)} messages went: ${told(sum)}.`;
+      return `${plural(sum.moved, "message")} went: ${told(sum)}.`;
     },
   });
 }
