@@ -89,6 +89,14 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
             browser.press(place, "nav")
             browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
         browser.see("segment")
+        consumer = http.broker.subscribe("q", max_backlog=7)
+        browser.press("Connections", "nav")
+        browser.see("Nobody is connected over AMQP.")
+        browser.see("1 consumer, page 1 of 1")
+        backlog = "return document.querySelectorAll('main table')[1].querySelectorAll('td.number')[1].textContent"
+        browser.wait(lambda: browser.run(backlog) == "7", "its backlog")
+        consumer.close()
+        browser.see("0 consumers, page 1 of 1")
         browser.press("SQL", "nav")
         statement = "return document.querySelector('textarea').value"
         browser.wait(lambda: 'FROM "q"' in browser.run(statement), "a statement about the deepest queue")

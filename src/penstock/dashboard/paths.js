@@ -15,6 +15,7 @@ export const PATHS = {
   move: "POST /api/queues/{vhost}/{name}/move",
   connections: "GET /api/connections",
   closeConnection: "DELETE /api/connections/{name}",
+  consumers: "GET /api/consumers",
   topics: "GET /api/topics",
   views: "GET /api/views",
   streams: "GET /api/streams",
