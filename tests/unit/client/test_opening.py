@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from penstock import aio
 from penstock.client import client as blocking
 from penstock.client.messages import Receipt
 from penstock.testing import Broker
+from waiting import eventually
 
 FOREVER_S = 60
 
@@ -92,14 +94,25 @@ def test_loops_of_several_threads_at_once(url: str) -> None:
     asyncio.run(client.close())
 
 
-async def test_who_waits_together_is_told_together(url: str) -> None:
+async def test_who_waits_together_is_told_together(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each tried anew when it was his turn: with a server that says nothing the last one waited for all of them."""
+    behind = list[object]()
+
+    class Watched(Future[Any]):
+        """Knows who waits for it."""
+
+        def result(self, timeout: float | None = None) -> Any:
+            behind.append(self)
+            return super().result(timeout)
+
+    monkeypatch.setattr("penstock.client.waiting.Future", Watched)
     door = Door(url, away=True)
     client = aio.Client(door)
-    waiting = [asyncio.create_task(client.publish("q", b"")) for _ in range(4)]
-    await asked(door, *waiting)
+    calls = [asyncio.create_task(client.publish("q", b"")) for _ in range(4)]
+    await asked(door, *calls)
+    await asyncio.to_thread(eventually, lambda: len(behind) == 3)  # each in a thread of his own, which may begin late
     door.open.set()
-    told = await asyncio.gather(*waiting, return_exceptions=True)
+    told = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(one) for one in told] == [penstock.Unavailable] * 4
     assert door.calls == 1
     door.away = False
