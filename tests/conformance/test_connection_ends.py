@@ -16,8 +16,8 @@ pytestmark = pytest.mark.conformance
 MORE = raw_frame(3, 1, bytes(100_000)) * 80
 """8 MB of a body: more than the sockets between two ends hold."""
 
-LESS = MORE[: len(MORE) // 20]
-"""400 kB: whoever has not logged in is not listened to for longer than 1 MiB."""
+LESS = MORE[: len(MORE) * 3 // 80]
+"""300 kB, which are sent three times: whoever has not logged in is not listened to for longer than 1 MiB."""
 
 Last = tuple[type[Any], int] | bytes | None
 """A method and its reply code, bytes that are no frame, or nothing."""
