@@ -306,10 +306,12 @@ def shown_by_flight(server: TlsServer) -> str | None:
 
 
 def refusal(server: TlsServer) -> str:
-    """Why Flight's client does not connect."""
-    with pytest.raises(penstock.Unavailable) as caught:
+    """Why Flight's client does not connect; nothing where it does, as while its door goes on with the old files."""
+    try:
         penstock.connect(server.flight_url, ca=server.files.ca).close()
-    return str(caught.value)
+    except penstock.Unavailable as error:
+        return str(error)
+    return ""
 
 
 USERS = """

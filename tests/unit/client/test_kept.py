@@ -143,14 +143,20 @@ def test_threads_have_one_each(client: penstock.Client, calls: Calls) -> None:
         assert mine == sorted(mine)
 
 
-def test_they_end_soon(house: FlightHouse, client: penstock.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_uploads, "KEPT_S", 1.0)
+def test_they_end_soon(house: FlightHouse, client: penstock.Client) -> None:
+    now = [0.0]
+    client._kept._clock = lambda: now[0]  # what this machine does meanwhile takes no time
     client.publish("q", b"1")
     client.publish("q", b"2")
-    assert house.door.calls.streams == 1
+    assert client._kept.idle == 1
+    eventually(lambda: house.door.calls.streams == 1)
+    now[0] += 0.9 * kept_uploads.KEPT_S
+    client.publish("q", b"still")
+    assert client._kept.idle == 1
+    now[0] += 1.1 * kept_uploads.KEPT_S
     eventually(lambda: house.door.calls.streams == 0)
     client.publish("q", b"3")
-    assert bodies(client) == [b"1", b"2", b"3"]
+    assert bodies(client) == [b"1", b"2", b"still", b"3"]
 
 
 def test_they_end_with_their_client(house: FlightHouse, calls: Calls) -> None:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import re
-import time
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -343,29 +344,37 @@ def test_who_looks_on_with_a_token_gives_back_what_his_user_took(http: Http) -> 
 
 
 def test_who_does_not_read_is_cut_off_with_a_sentence(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut, end = threading.Event(), streams.EventStream._end
+
+    async def ends(stream: streams.EventStream, *said: Any) -> None:
+        cut.set()
+        await end(stream, *said)
+
+    monkeypatch.setattr(streams.EventStream, "_end", ends)
     monkeypatch.setattr(streams, "SLOW_S", 0.2)
     monkeypatch.setattr(streams, "LOOK_S", 0.02)
     monkeypatch.setattr(streams, "UNSENT_MOST", 4096)
+    monkeypatch.setattr(streams, "GOODBYE_S", 60.0)
     with reader(http, receive_buffer=4096) as slow:
         slow.until("hello")
-        flood(http)
+        flood(http, cut.is_set)
         assert "nothing was read for" in slow.until("end").data["reason"]
     monkeypatch.setattr(streams, "GOODBYE_S", 0.05)
     with reader(http, receive_buffer=4096) as dead:
         dead.until("hello")
-        flood(http)
-        eventually(lambda: not places_of(http))  # without having read a byte
+        flood(http, lambda: not places_of(http))  # without having read a byte
 
 
-def flood(http: Http) -> None:
-    """Tell the only client more than the kernel holds for it, until it is given no more."""
-    doors, [place] = doors_of(http), places_of(http)
-    feed, fields = doors.engine.notices.feed, {"alarm": "x", "reason": "y" * TEXT_MOST}
-    stuck, at = time.monotonic(), -1
-    while time.monotonic() - stuck < 0.4:
+def flood(http: Http, over: Callable[[], bool]) -> None:
+    """Tell the only client more than the kernel holds for it, until this is so."""
+    doors, fields = doors_of(http), {"alarm": "x", "reason": "y" * TEXT_MOST}
+    feed = doors.engine.notices.feed
+
+    def more() -> bool:
         doors.run(lambda: [feed.tell("alarm.set", 0, fields) for _ in range(200)])
-        if place._ring.at != at:
-            stuck, at = time.monotonic(), place._ring.at
+        return over()
+
+    eventually(more, look=0.005)
 
 
 def test_a_quiet_stream_has_heartbeats(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
