@@ -41,7 +41,8 @@ def test_a_file_that_cannot_be_applied_is_told_by_a_follower_and_keeps_nobody_fr
         eventually(
             lambda: follower.get("/healthz")[1].get("alarms") == ["members", "settings"], "the other one is away"
         )
-        assert "alarm settings: what was there before holds in the place of this: " in follower.said()
+        told = "alarm settings: what was there before holds in the place of this: "
+        eventually(lambda: told in follower.said(), follower.said)
         channel = follower.connect().channel()
         channel.basic_publish("", "more", b"there", pika.BasicProperties(delivery_mode=2), mandatory=True)
         assert publisher.confirmed <= set(drain(follower))

@@ -50,7 +50,8 @@ def test_what_was_confirmed_is_there_after_leaders_were_killed_and_a_disk_failed
             "on without this member: see to its disk, and start it again"
         )
         eventually(lambda: health(leader) == ("ok", 3, 2, ["members"]), lambda: str(leader.get("/healthz")))
-        assert f"alarm members: 2 of 3 members are in sync: {follower.name} is not" in leader.said()
+        told = f"alarm members: 2 of 3 members are in sync: {follower.name} is not"
+        eventually(lambda: told in leader.said(), leader.said)
         publisher.more(20)
         found = drain(cluster.leader())
         assert publisher.confirmed <= set(found)
