@@ -64,6 +64,7 @@ class Pressed:
             self._do("declare", {"queue": queue, "settings": {"lease_period": "1s"}})
         sent = self.wire.put(self._streams["publish bodies"].frames())  # everything that is loaded late is loaded now
         assert sent.code is grpc.StatusCode.OK, sent
+        self.server.hears(" is ready: ")  # the last line of a start: further ones count
         assert self.server.process is not None
         self.watched = Watched(self.server.process.pid, self.server.folder / "output.txt")
         self.watched.__enter__()

@@ -60,7 +60,7 @@ def pass_time(broker: Broker, clock: Clock, seconds: float) -> None:
 
 
 def taken(consumer: Consumer[Any]) -> tuple[bytes, int]:
-    message = consumer.take(5.0)
+    message = consumer.take(60.0)
     assert message is not None
     return message.body, message.attempt
 
@@ -69,7 +69,7 @@ def test_what_waited_for_longer_than_its_lease_comes_anew_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
-        held = slow.take(5.0)
+        held = slow.take(60.0)
         assert held is not None
         assert (held.body, held.attempt) == (b"0", 1)
         slow.catch_up()
@@ -103,7 +103,7 @@ def test_a_clock_that_is_wrong_takes_no_living_lease_away(monkeypatch: pytest.Mo
 def test_a_lease_that_is_longer_than_was_known_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with house(monkeypatch) as (broker, clock, client), client.consume("q", backlog=3) as slow:
         for _ in range(3):
-            message = slow.take(5.0)
+            message = slow.take(60.0)
             assert message is not None
             assert message.ack()
         client.alter("q", lease_period="1h")
@@ -127,7 +127,7 @@ def test_under_strict_leasing_a_settle_after_the_end_of_a_lease_says_that_it_has
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
-        first, second, third = (slow.take(5.0) for _ in range(3))
+        first, second, third = (slow.take(60.0) for _ in range(3))
         assert first is not None
         assert second is not None
         assert third is not None
@@ -151,7 +151,7 @@ def test_under_strict_leasing_a_settle_after_the_end_of_a_lease_says_that_it_has
 def test_a_batch_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
         slow.catch_up()
-        batch = slow.take_batch(5.0)
+        batch = slow.take_batch(60.0)
         assert batch is not None
         pass_time(broker, clock, 31)
         assert not batch.ack()
@@ -163,7 +163,7 @@ def test_a_batch_says_so_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lease_that_was_extended_is_the_servers_to_judge(monkeypatch: pytest.MonkeyPatch, whole: bool) -> None:
     with house(monkeypatch, "30s", "strict") as (broker, clock, client), client.consume("q", backlog=3) as slow:
         slow.catch_up()
-        batch = slow.take_batch(5.0)
+        batch = slow.take_batch(60.0)
         assert batch is not None
         assert all([batch.extend("1h")] if whole else [one.extend("1h") for one in batch])
         slow.flush()
@@ -178,7 +178,7 @@ def test_what_somebody_may_still_settle_is_told_to_the_server(monkeypatch: pytes
     other = {"name": "q2", "lease_period": "30s", "leasing": "sublet"}
     pattern = house(monkeypatch, "30s", leasing, other)
     with pattern as (broker, clock, client), client.consume("q[2]?$", backlog=3) as slow:
-        message = slow.take(5.0)
+        message = slow.take(60.0)
         assert message is not None
         pass_time(broker, clock, 31)
         assert message.ack()
@@ -205,6 +205,6 @@ def test_threads_take_turns_at_one_consumer(monkeypatch: pytest.MonkeyPatch) -> 
         second = pool.submit(taken, shared)
         goes_on.set()
         assert {first.result(20), second.result(20)} == {(b"0", 1), (b"1", 1)}
-        batch = shared.take_batch(5.0)
+        batch = shared.take_batch(60.0)
         assert batch is not None
         assert [message.body for message in batch] == [b"2"]

@@ -15,6 +15,7 @@ import pytest
 from penstock.errors import SettingsError, Unavailable
 from penstock.testing import Broker, ServerProcess
 from penstock.testing.process import Config, as_toml, is_text
+from waiting import eventually
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -36,6 +37,7 @@ class TestWithSettings:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("", "jobs", b"one", pika.BasicProperties(delivery_mode=2))
+        eventually(lambda: "is ready" in penstock_server.output())  # a kill would take the line with it
         penstock_server.kill()
         with pytest.raises(pika.exceptions.AMQPConnectionError):
             connection.process_data_events(time_limit=60)
