@@ -14,15 +14,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 import pyarrow as pa
 
-from penstock.core.queue.places import OWNED
+from penstock.core.queue.places import OWNED, after
 from penstock.core.state.encoding import unwrap
-from penstock.core.state.lsns import blobs, flat, numbers, pick, texts, whole
+from penstock.core.state.lsns import blobs, numbers, pick, texts, whole
 from penstock.errors import InvalidArgument, NotFound, ProtocolError
 from penstock.history.history import History
 from penstock.operations.story import Kept
@@ -141,6 +142,8 @@ CALL_MOST = 10_000
 """Messages of one call."""
 LOOKED_MOST = 200_000
 """Messages that one call looks at."""
+LOOK = 16_384
+"""Of so many the loop says at once where they stand."""
 
 
 @dataclass(slots=True)
@@ -185,23 +188,17 @@ def move(house: Reading, wanted: Wanted) -> Done:
     if wanted.to == wanted.queue:
         raise InvalidArgument(f"queue '{wanted.queue}' cannot give its messages to itself")
     done, core = Done(), house.core
-    asked, more = house.call(
-        lambda: _waiting(core, wanted) if wanted.lsns is None else _named(core, wanted), durable=not wanted.dry
-    )
-    history = History(house.log, house.gone)
-    rows: Iterator[pa.RecordBatch] = history.rows_at(asked)
-    if wanted.filter is not None:
-        queue = house.call(lambda: core.queue(wanted.vhost, wanted.queue), durable=False)
-        rows = history.matching(rows, typed(wanted.filter, queue.settings.message_type), wanted.vhost)
-    last = int(asked[-1]) if len(asked) else wanted.after
-    letters = set[int](house.call(lambda: core.letters_among(asked), durable=False).tolist())
+    history, matcher = History(house.log, house.gone), None
     known = house.call(lambda: {one.name for one in core.queues() if one.vhost == wanted.vhost}, durable=False)
-    for batch in rows:
-        for start in range(0, batch.num_rows, STEP_ROWS):
+    for looked in _looked_at(house, wanted):
+        rows: Iterator[pa.RecordBatch] = history.rows_at(looked.lsns)
+        if wanted.filter is not None:
+            matcher = matcher or typed(wanted.filter, looked.message_type)
+            rows = history.matching(rows, matcher, wanted.vhost)
+        for part in _parts(rows, wanted, done):
             if house.gone():
                 return done
-            part = batch.slice(start, min(STEP_ROWS, wanted.count - done.matched))
-            for target, some in _by_target(house.log, wanted, part, known, letters, done).items():
+            for target, some in _by_target(house.log, wanted, part, known, looked.letters, done).items():
                 done.matched += len(some.lsns)
                 if wanted.dry:
                     done.targets[target] = done.targets.get(target, 0) + len(some.lsns)
@@ -210,24 +207,49 @@ def move(house: Reading, wanted: Wanted) -> Done:
             if done.matched >= wanted.count:
                 done.next = int(part.column("lsn")[-1].as_py())
                 return done
-    done.next = last if more else None
+        done.next = int(looked.lsns[-1]) if looked.more else None
     return done
 
 
-def _waiting(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """LSNs above `after` that wait in the queue, ascending, and whether there are more than were looked at."""
+class _Looked(NamedTuple):
+    """Some of what waits in the queue."""
+
+    lsns: np.ndarray[Any, np.dtype[np.int64]]  # ascending
+    more: bool  # whether others stand behind these
+    letters: set[int]  # those of them that this server wrote as dead letters; none where nobody asks
+    message_type: str
+
+
+def _looked_at(house: Reading, wanted: Wanted) -> Iterator[_Looked]:
+    """What waits above `after`, or what was named; which of that waits is looked at when it is moved."""
+    above, left = wanted.after, LOOKED_MOST
+    while left > 0:
+        looked = house.call(partial(_waiting, house.core, wanted, above, min(left, LOOK)), durable=not wanted.dry)
+        yield looked
+        if not looked.more:
+            return
+        left -= LOOK
+        above = int(looked.lsns[-1])
+
+
+def _waiting(core: Core, wanted: Wanted, above: int, most: int) -> _Looked:
     queue = core.queue(wanted.vhost, wanted.queue)
     if wanted.to is not None:
         core.queue(wanted.vhost, wanted.to)
-    lsns = flat(queue.chunks(*OWNED))
-    lsns = lsns[lsns > wanted.after]
-    return lsns[:LOOKED_MOST], len(lsns) > LOOKED_MOST
+    if wanted.lsns is not None:
+        lsns, more = distinct_numbers(np.asarray(wanted.lsns, dtype=np.int64)), False
+    else:
+        lsns = after(queue, above, most + 1, *OWNED)
+        lsns, more = lsns[:most], len(lsns) > most
+    letters = set[int](core.letters_among(lsns).tolist()) if wanted.to is None else set[int]()
+    return _Looked(lsns, more, letters, queue.settings.message_type)
 
 
-def _named(core: Core, wanted: Wanted) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bool]:
-    """LSNs that were named, ascending; which of them wait is looked at when they are moved."""
-    core.queue(wanted.vhost, wanted.queue)
-    return distinct_numbers(np.asarray(wanted.lsns or (), dtype=np.int64)), False
+def _parts(rows: Iterator[pa.RecordBatch], wanted: Wanted, done: Done) -> Iterator[pa.RecordBatch]:
+    """Steps of rows; no more than are still wanted."""
+    for batch in rows:
+        for start in range(0, batch.num_rows, STEP_ROWS):
+            yield batch.slice(start, min(STEP_ROWS, wanted.count - done.matched))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.core.queue import places
+from penstock.core.queue.queue import Queue
+from penstock.core.state.lsns import Ints
 from penstock.errors import InvalidArgument, NotFound
+from penstock.operations import moving
 from penstock.testing import Broker
 from scenario import bodies, broker_of
 
@@ -197,3 +201,24 @@ def test_a_letter_that_was_moved_goes_back_to_where_it_died() -> None:
         broker.restart()
         assert broker.redrive("far")["targets"] == {"b": 2}
         assert bodies(broker.subscribe("b", max_backlog=2).take()) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(("filter", "looks"), [(None, 1), ("/n > 6", 3)], ids=str)
+def test_a_call_looks_at_so_many_at_once_and_no_further_than_it_has_to(
+    monkeypatch: pytest.MonkeyPatch, filter: str | None, looks: int
+) -> None:
+    """Each look is a step of the loop: it is a small one however many wait, and behind the last that is wanted none."""
+    seen, look = list[int](), places.after
+
+    def watched(queue: Queue, lsn: int, most: int, *states: places.State) -> Ints:
+        seen.append(most)
+        return look(queue, lsn, most, *states)
+
+    monkeypatch.setattr(moving, "LOOK", 3)
+    monkeypatch.setattr(moving, "after", watched)
+    with broker_of({"name": "a"}, {"name": "b"}) as broker:
+        for number in range(10):
+            broker.publish("a", f'{{"n": {number}}}')
+        assert broker.move("a", "b", filter=filter, count=2)["moved"] == 2
+        assert seen == [4] * looks
+        assert broker.move("a", "b", filter=filter)["moved"] == (8 if filter is None else 1)

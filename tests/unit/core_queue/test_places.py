@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.queue.parts import QueueParts
-from penstock.core.queue.places import AVAILABLE, STATES, WAITING, Part
+from penstock.core.queue.places import AVAILABLE, STATES, WAITING, Part, State, after
 from penstock.core.queue.queue import Queue
 from penstock.wire.flight import tickets
 from unit.core_queue.test_queue import Bench
@@ -126,3 +127,38 @@ def test_no_message_in_line_is_older_than_the_floor() -> None:
     bench.settle(range(younger, younger + 1), by=worker)
     assert bench.sent(worker) == [older]
     bench.queue.check()
+
+
+def test_a_look_behind_a_message_is_no_look_at_all_that_follow() -> None:
+    """Whoever goes through a queue in portions looks as many times: no portion costs what the whole queue does."""
+    bench = Bench()
+    bench.publish(1)
+    bench.queue.main.append(range(200, 10**12))
+    bench.queue.main.append(array("q", range(2 * 10**12, 2 * 10**12 + 5)))
+    assert after(bench.queue, 0, 3).tolist() == [100, 200, 201]
+    assert after(bench.queue, 10**12 - 3, 4).tolist() == [10**12 - 2, 10**12 - 1, 2 * 10**12, 2 * 10**12 + 1]
+    assert after(bench.queue, 2 * 10**12 + 4, 4).tolist() == []
+
+
+@pytest.mark.parametrize("most", [1, 3, 5, 100])
+@pytest.mark.parametrize("states", [(), ("ready",), ("leased",), ("delayed",), WAITING], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_priority": 3}, {"group_key": "/g"}, {"target_queue_depth": 6}], ids=str)
+def test_a_look_behind_a_message_sees_every_place(
+    options: Mapping[str, Any], states: tuple[State, ...], most: int
+) -> None:
+    bench = Bench(**options)
+    worker = bench.worker(max_backlog=4)
+    keys = {"keys": [("a",), ("b",)] * 6} if "group_key" in options else {}
+    lsns = bench.publish(12, gap=1, **keys)
+    bench.queue.choke(worker)
+    held = [lsn for run in bench.queue.leased_runs() for lsn in run.chunk]
+    bench.settle(held[1:2], by=worker)
+    bench.settle(held[:1], by=worker, verb=Verb.RELEASE)
+    bench.publish(3, not_before=[bench.time + 5] * 3, **({"keys": [("a",)] * 3} if keys else {}))
+    there = sorted(lsn for chunk in bench.queue.chunks(*states) for lsn in chunk)
+    for lsn in (0, lsns[0], lsns[5], lsns[-1], there[-1] if there else 1):
+        assert (
+            after(bench.queue, lsn, most).tolist()
+            == sorted(one for chunk in bench.queue.chunks() for one in chunk if one > lsn)[:most]
+        )
+        assert after(bench.queue, lsn, most, *states).tolist() == [one for one in there if one > lsn][:most]

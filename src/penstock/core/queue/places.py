@@ -19,6 +19,7 @@ from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds, in_fewer, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, Part, Place, State
+from penstock.core.state.lsns import Ints, least
 from penstock.records.chunks import Chunk
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _places(queue: Contents) -> Iterator[Place]:
         yield Place(
             "ready", "main", main.count, main.chunks, loose=loose, lowest=main.lowest, extract=main.extract,
             page=main.page, solid=main.solid, between=None if isinstance(main, PriorityOrder) else main.between,
+            after=None if isinstance(main, PriorityOrder) else main.after,
         )  # fmt: skip
     if returned.count:
         yield Place(
@@ -50,7 +52,7 @@ def _places(queue: Contents) -> Iterator[Place]:
     if tail.count:
         yield Place(
             "inactive", "tail", tail.count, tail.chunks, lowest=tail.lowest, extract=tail.extract, page=tail.page,
-            between=tail.between,
+            between=tail.between, after=tail.after,
         )  # fmt: skip
     if queue.held:
         yield from _held(queue)
@@ -186,6 +188,14 @@ def chunks(queue: Contents, *states: State) -> Iterator[Chunk]:
     return (chunk for place in places(queue, *states) for chunk in place.chunks())
 
 
+def after(queue: Contents, lsn: int, most: int, *states: State) -> Ints:
+    """The `most` lowest LSNs above this one in these states, or in all, ascending."""
+    every = list[Chunk]()
+    for place in places(queue, *states):
+        every += place.chunks() if place.after is None else (place.after(lsn, most),)
+    return least(every, lsn, most)
+
+
 def lives(queue: Contents, lsn: int, *states: State) -> bool:
     """Whether a message is in one of these states, or in any."""
     if (not states or "ready" in states) and queue.main.has(lsn):
@@ -205,8 +215,8 @@ def gone(queue: Contents) -> int:
 
 
 __all__ = [
-    "AVAILABLE", "OWNED", "STATES", "WAITING", "Part", "Place", "State", "chunks", "first", "gone", "leased", "lives",
-    "oldest", "places", "standing",
+    "AVAILABLE", "OWNED", "STATES", "WAITING", "Part", "Place", "State", "after", "chunks", "first", "gone", "leased",
+    "lives", "oldest", "places", "standing",
 ]  # fmt: skip
 
 

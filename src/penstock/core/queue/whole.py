@@ -74,6 +74,7 @@ class Place:
     extract  takes those of the wanted that are here, and tells nobody but whoever knows where they stood
     page     moves what may leave the heap to an arena
     between  all with LSNs in [first, stop), ascending, where that costs less than a look at everything
+    after    up to so many of all that have a higher LSN, ascending, where that costs less than a look at everything
     solid    arrays within which no other message of the queue lies, but for those in `back`
     """
 
@@ -88,6 +89,7 @@ class Place:
     page: Callable[[Move], None] = _stays
     solid: Callable[[], Iterable[Chunk]] = tuple
     between: Callable[[int, int], Chunk] | None = None
+    after: Callable[[int, int], Chunk] | None = None
 
     def lsns(self) -> Iterable[Chunk]:
         """Those of `fresh`, in any order."""

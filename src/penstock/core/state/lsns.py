@@ -11,9 +11,10 @@ States and queues share the arithmetic.  Every place that touches an untyped Arr
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -73,6 +74,25 @@ def flat(chunks: Iterable[Chunk]) -> Ints:
     if len(lsns) > 1 and bool((lsns[1:] < lsns[:-1]).any()):
         lsns = np.sort(lsns, kind="stable")
     return lsns
+
+
+def least(chunks: Iterable[Chunk], above: int, most: int) -> Ints:
+    """The `most` lowest LSNs of the chunks that are above this one, ascending; what lies far beyond is not unfolded."""
+    some = [
+        chunk if chunk[0] > above else chunk[bisect_right(chunk, above) :]
+        for chunk in chunks
+        if len(chunk) and chunk[-1] > above
+    ]
+    some.sort(key=itemgetter(0))
+    taken, count, bound = list[Chunk](), 0, LSN_LIMIT
+    for chunk in some:
+        if chunk[0] > bound:
+            break
+        taken.append(chunk[:most])
+        count += len(taken[-1])
+        if count >= most and bound == LSN_LIMIT:
+            bound = int(flat(taken)[most - 1])
+    return flat(taken)[:most]
 
 
 def chunked(lsns: Ints, long: int = LONG_RUN, most: int = CHUNK) -> list[Chunk]:
