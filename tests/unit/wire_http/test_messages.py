@@ -8,8 +8,12 @@ from typing import Any
 
 import pika
 import pytest
+from starlette.responses import Response
 
 from http_lab import Http
+from penstock.records.entries import Rows
+from penstock.server.http import messages, peeking
+from penstock.server.http.peeking import Peeking
 
 PROPERTIES: dict[str, Any] = {
     "content_type": "text/plain",
@@ -259,3 +263,37 @@ def test_who_publishes_with_further_keys_may_publish_by_each_of_them(http: Http)
         body = {"routing_key": "a.1", "payload": "x", "payload_encoding": "string",
                 "properties": {"headers": {name: ["a.2", "b"]}}}  # fmt: skip
         assert "topic 'b'" in ann.refused("POST", "exchanges/%2F/amq.topic/publish", body, 401)
+
+
+def test_large_bodies_are_read_and_told_a_little_at_a_time(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer of many megabytes holds nobody up: so many bytes of it are in one step, or one message."""
+    read, written = list[int](), list[int]()
+    rows, text = Peeking._rows, messages.json_response
+
+    async def reading(self: Peeking, lsns: list[int], queue: int) -> Rows:
+        read.append(len(lsns))
+        return await rows(self, lsns, queue)
+
+    def writing(value: object, **more: Any) -> Response:
+        if isinstance(value, list):
+            written.append(len(value))
+        return text(value, **more)
+
+    monkeypatch.setattr(Peeking, "_rows", reading)
+    monkeypatch.setattr(messages, "json_response", writing)
+    monkeypatch.setattr(peeking, "PART_BYTES", 250)
+    monkeypatch.setattr(messages, "TOLD_BYTES", 250)
+    monkeypatch.setattr(messages, "WRITTEN", 64)
+    payloads = [f"{number}" * 100 for number in range(5)] + ["5" * 300, "6"]
+    for payload in payloads:
+        http.publish("q", payload)
+    assert [one["payload"] for one in http.get("queues/%2F/q/peek")] == payloads
+    assert [one["payload"] for one in http.take("q", 7, "ack_requeue_true")] == payloads
+    assert (read, written) == ([2, 2, 1, 1, 1], [2, 2, 1, 1, 1] * 2)
+    shown = http.get("queues/%2F/q/peek?truncate=3")
+    assert [(one["payload"], one["payload_bytes"]) for one in shown] == [(one[:3], len(one)) for one in payloads]
+    assert (read[5:], written[10:]) == ([2, 2, 1, 1, 1], [7])
+    monkeypatch.setattr(peeking, "GET_BYTES", 350)
+    looked = http.ask("GET", "queues/%2F/q/peek")
+    assert (len(looked.json()), looked.headers["x-looked-at"]) == (4, "4")
+    assert len(http.get("queues/%2F/q/peek?truncate=3")) == 7

@@ -37,8 +37,9 @@ from penstock.server.http.administration import of_links, of_people, of_pipeline
 from penstock.server.http.definitions import Definitions
 from penstock.server.http.events import Events
 from penstock.server.http.facts import Facts
-from penstock.server.http.messages import Messages, Peeking, message_rows
+from penstock.server.http.messages import Messages, message_rows
 from penstock.server.http.overview import KEPT_S, Probe, Probes
+from penstock.server.http.peeking import Peeking
 from penstock.server.http.reception import Reception, bare, open_paths, unknown
 from penstock.server.http.routes import Ask, Deriving, Row, Table
 from penstock.server.http.statements import Pieces, Querying

@@ -1,26 +1,25 @@
 """Messages one at a time, published into an exchange or fetched from a queue: for a person with a browser, as at
 RabbitMQ: no confirms but the answer, a few messages at once.
 
-A message that is published is a batch of one, a get is a consumer for as long as it lasts; a peek, and the list of
-leases, touch nothing.
+A message that is published is a batch of one, a get is a consumer for as long as it lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.responses import Response, StreamingResponse
 
 from penstock.core.effects import Verb
 from penstock.core.publishing.published import read_traits
 from penstock.core.queue import refusing
-from penstock.core.queue.places import AVAILABLE, leased
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError
 from penstock.records.causes import death_reason
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.properties import Properties, decode, peeked
@@ -31,21 +30,15 @@ from penstock.server.http.routes import Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
 from penstock.server.people.entitlements import narrowed
 from penstock.units import format_size
-from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.bodies import TEXTS
-from penstock.wire.http.lenient import Lenient
-from penstock.wire.http.lists import json_response
+from penstock.wire.http.lists import HEADERS, json_response
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.expr import Filter
     from penstock.memory.slab import Piece
-    from penstock.records.entries import Rows
     from penstock.server.http.facts import Facts
     from penstock.server.http.routes import Ask
     from penstock.server.people.entitlements import Rights
@@ -100,18 +93,13 @@ class Got:
     exchange: str
     key: str
     header: bytes  # the encoded properties
-    body: bytes
+    body: bytes  # or as much of it as is shown
+    size: int  # bytes of the whole body
     redelivered: bool
     left: int  # ready ones behind it
 
 
-@dataclass(frozen=True, slots=True)
-class Seen(Got):
-    """One message that was looked at."""
-
-    attempt: int  # how often it was delivered
-    bookmark: str
-    time: int  # of its publish, in microseconds since the epoch
+G = TypeVar("G", bound=Got)
 
 
 class Messages(Commands):
@@ -278,130 +266,11 @@ class Getter(Receiver):
             topic = piece.topic_of(row)
             header = piece.properties_of(row)
             behind = len(piece.bodies) - 1 - row
-            self.got.append(Got(topic.exchange, topic.name, header, body, effect.redelivered, left + behind))
+            self.got.append(Got(topic.exchange, topic.name, header, body, len(body), effect.redelivered, left + behind))
             self.bytes += len(body)
 
     def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
         """The queue went away or was stopped; what it had delivered is answered."""
-
-
-PEEK_MOST = 1000
-
-LOOKED = "x-looked-at"
-"""Header of a peek: at how many messages it looked, of which a filter may have chosen some."""
-
-LOOKED_MOST = 10_000
-"""Messages that a peek with a filter looks at, the first of the queue."""
-
-PART = 250
-"""Messages whose bodies it reads at once."""
-
-
-class Peeking(Commands):
-    """Nothing here leases a message."""
-
-    def rows(self) -> Sequence[Row]:
-        path, peeks = "/api/queues/{vhost}/{name}", uses(("read", "queue", "name"))
-        holds = uses(("read all", "queue", "name"))
-        return (
-            Row("GET", f"{path}/peek", self.peeked, "The first messages", peeks,
-                query="count filter truncate", own=True),
-            Row("GET", f"{path}/leases", self.held, "Who holds which messages", holds, query="count", own=True),
-        )  # fmt: skip
-
-    async def peeked(self, ask: Ask) -> Response:
-        """As a get shows them, with bookmark and time."""
-        fields = Lenient(ask.query)
-        count, wanted = fields.count("count", 10, 1, PEEK_MOST), fields.optional_text("filter")
-        truncate = fields.count("truncate", -1, -1, 1 << 31)
-        found, looked = await self.peek(ask.user, ask.names["vhost"], ask.names["name"], count, wanted)
-        items = [
-            {
-                "bookmark": one.bookmark,
-                "time": one.time / 1e6,
-                "attempt": one.attempt,
-                **message_item(one, "auto", truncate),
-            }
-            for one in found
-        ]
-        return json_response(items, headers={LOOKED: str(looked)})
-
-    async def held(self, ask: Ask) -> Response:
-        most = Lenient(ask.query).count("count", PEEK_MOST, 1, PEEK_MOST)
-        return json_response(self.leases(ask.user, ask.names["vhost"], ask.names["name"], most))
-
-    def _readable(self, user: str, vhost: str, name: str) -> tuple[Queue, Filter | None]:
-        queue, rights = self.queue(vhost, name), self.rights(user)
-        if rights is None:
-            return queue, None
-        if not rights.sees_queue(vhost, name):
-            raise NotFound("Not Found")
-        return queue, rights.read_queue(vhost, name)
-
-    async def peek(
-        self, user: str, vhost: str, name: str, count: int, filter: str | None
-    ) -> tuple[Sequence[Seen], int]:
-        """The first messages that are ready or held, of those that the user may read, and that a filter matches."""
-        queue, right = self._readable(user, vhost, name)
-        wanted = narrowed(filter, right)
-        wanted = None if wanted is None else wanted.reading(queue.settings.message_type)
-        most = count if filter is None else LOOKED_MOST
-        standing = queue.first(most, *AVAILABLE)
-        lsns = sorted(lsn for _, run, _ in standing for lsn in run.chunk)[:most]
-        if not lsns:
-            return [], 0
-        below = queue.redelivered_below
-        attempts = {lsn: run.tally.attempt for _, run, _ in standing for lsn in run.chunk}
-        await self.durable(lsns[-1])
-        there, origin, found, looked = queue.available, self.engine.log.origin, list[Seen](), 0
-        while lsns[looked:] and len(found) < count:
-            part = lsns[looked : looked + PART]
-            rows = await self._rows(part, queue.id)
-            if wanted is None:
-                allowed = [True] * len(rows)
-            else:
-                allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
-            found += [
-                Seen(topic.exchange, topic.name, header, body, attempts[lsn] > 0 or lsn < below,
-                     max(there - looked - place - 1, 0), attempts[lsn], format_bookmark(origin, lsn), time)
-                for place, (lsn, topic, header, body, time, good) in enumerate(
-                    zip(rows.lsns, rows.topics, rows.properties, rows.bodies, rows.times, allowed, strict=True)
-                )
-                if good
-            ]  # fmt: skip
-            looked += len(part)
-        return found[:count], looked
-
-    async def _rows(self, lsns: list[int], queue: int) -> Rows:
-        answer: asyncio.Future[Rows] = asyncio.get_running_loop().create_future()
-
-        def read(rows: Rows) -> None:
-            if not answer.done():
-                answer.set_result(rows)
-
-        self.engine.read_rows(as_chunk(lsns), read, queue)
-        self.engine.arm()
-        return await answer
-
-    def leases(self, user: str, vhost: str, name: str, most: int) -> Sequence[Mapping[str, object]]:
-        """Holders with the messages they hold, oldest grants first."""
-        queue, right = self._readable(user, vhost, name)
-        if right is not None:
-            raise AccessRefused(f"leases of queue '{name}' need the right to read all of it")
-        return list(islice(self._leases(queue), most))
-
-    def _leases(self, queue: Queue) -> Iterator[Mapping[str, object]]:
-        now, origin = self.now(), self.engine.log.origin
-        for run, consumer in leased(queue):
-            for lsn in run.chunk:
-                yield {
-                    "bookmark": format_bookmark(origin, lsn),
-                    "lsn": lsn,
-                    "client": consumer.client,
-                    "consumer_tag": consumer.tag,
-                    "deliveries": run.tally.attempt,
-                    "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
-                }
 
 
 def message_rows(messages: Messages) -> Sequence[Row]:
@@ -421,7 +290,7 @@ def message_rows(messages: Messages) -> Sequence[Row]:
         encoding = fields.choice("encoding", ("auto", "base64"))
         truncate = fields.count("truncate", -1, 0, 1 << 40)
         found = await messages.get(ask.user, ask.names["vhost"], ask.names["name"], count, mode)
-        return json_response([message_item(one, encoding, truncate) for one in found])
+        return await told(found, lambda one: message_item(one, encoding, truncate))
 
     path = "/api/exchanges/{vhost}/{name}/publish"
     return (
@@ -429,6 +298,44 @@ def message_rows(messages: Messages) -> Sequence[Row]:
         Row("POST", "/api/queues/{vhost}/{name}/get", get, "Get messages", uses(("read", "queue", "name")),
             "count ackmode encoding truncate"),
     )  # fmt: skip
+
+
+TOLD_BYTES = 256 << 10
+"""Bytes of bodies that are made into text at once; of an answer with more, one message may be longer."""
+
+WRITTEN = 1 << 20
+"""Bytes of text that are written at once."""
+
+
+async def told(
+    found: Sequence[G], shape: Callable[[G], dict[str, object]], headers: Mapping[str, str] = {}
+) -> Response:
+    """Messages as JSON; of many bytes so much at a time, beside the loop, when what comes before it is sent."""
+    parts, size = [list[G]()], 0
+    for one in found:
+        if parts[-1] and size + len(one.body) > TOLD_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(one)
+        size += len(one.body)
+    if len(parts) == 1 and size <= TOLD_BYTES:
+        return json_response(list(map(shape, found)), headers=headers)
+
+    def text(part: list[G]) -> bytes:
+        return bytes(json_response(list(map(shape, part))).body)[1:-1]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        before = b"["
+        for part in parts:
+            made = await asyncio.to_thread(text, part)
+            part.clear()  # whoever reads slowly has text alone
+            for start in range(0, len(made), WRITTEN):
+                yield before + made[start : start + WRITTEN]
+                before = b""
+            before = b","
+        yield b"]"
+
+    return StreamingResponse(pieces(), 200, {**HEADERS, **headers}, media_type="application/json")
 
 
 def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
@@ -447,7 +354,7 @@ def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
     why = death_reason(header.headers)
     return {
         **({} if why is None else {"reason": why}),
-        "payload_bytes": len(got.body),
+        "payload_bytes": got.size,
         "redelivered": got.redelivered,
         "exchange": got.exchange,
         "routing_key": got.key,
