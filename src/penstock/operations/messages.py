@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from penstock.core.effects import Verb
 from penstock.core.queue.explaining import Reason, explain_message, explain_queue
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.operations.operation import Beside
     from penstock.server.people.access import Who
+
+T = TypeVar("T")
 
 # -- what is known of a message
 
@@ -66,17 +68,34 @@ def lsn_of(text: str, origin: int) -> int:
     return point.lsn
 
 
-def having(core: Core, lsn: int, now: Now, durable: int, vhost: str, who: Who) -> list[tuple[Queue, list[Reason]]]:
-    """The queues that have a message now, each with why it waits there; on the loop."""
+def having(
+    core: Core, queues: Sequence[Queue], lsn: int, now: Now, durable: int, who: Who
+) -> list[tuple[Queue, list[Reason]]]:
+    """Those of the queues that have a message now, each with why it waits there; on the loop."""
     out = list[tuple["Queue", list[Reason]]]()
-    for queue in core.queues():
-        if queue.vhost != vhost:
-            continue
+    for queue in queues:
         if queue.id > lsn and not core.looked_back(queue):
             continue  # it came later
-        reasons = explain_message(queue, lsn, now, durable, read=_reads(who, vhost, queue.name))
+        reasons = explain_message(queue, lsn, now, durable, read=_reads(who, queue.vhost, queue.name))
         if reasons:
             out.append((queue, reasons))
+    return out
+
+
+PORTION = 500
+"""Queues that are asked about a message in one step of the loop; there may be a hundred thousand."""
+
+
+def _asked(house: Beside, vhost: str, queue: str | None, ask: Callable[[Sequence[Queue]], Sequence[T]]) -> list[T]:
+    """What is told of a queue, or of those of a vhost, so many at a time; on the loop.  NotFound."""
+
+    def those() -> Sequence[Queue]:
+        core = house.core
+        return [one for one in core.queues() if one.vhost == vhost] if queue is None else [core.queue(vhost, queue)]
+
+    queues, out = house.call(those, durable=False), list[T]()
+    for start in range(0, len(queues), PORTION):
+        out += house.call(partial(ask, queues[start : start + PORTION]), durable=False)
     return out
 
 
@@ -152,16 +171,14 @@ def explain(house: Beside, who: Who, queue: str | None, vhost: str, bookmark: st
         return {"queue": queue, "reasons": _plain(reasons)}
     lsn = lsn_of(bookmark, house.log.origin)
 
-    def find() -> tuple[list[tuple[str, list[Reason]]], int]:
-        if queue is not None:
-            core.queue(vhost, queue)
-        found = having(core, lsn, house.now(), house.log.durable, vhost, who)
-        return [(one.name, why) for one, why in found if queue in {None, one.name}], core.last_lsn
+    def find(queues: Sequence[Queue]) -> list[tuple[str, list[Reason]]]:
+        found = having(core, queues, lsn, house.now(), house.log.durable, who)
+        return [(one.name, why) for one, why in found]
 
-    found, last = house.call(find, durable=False)
+    told = {one: _plain(why) for one, why in _asked(house, vhost, queue, find)}
+    last = house.call(lambda: core.last_lsn, durable=False)
     if lsn > last:
         raise NotFound(f"no message has the LSN {lsn}: the last that was given out is {last}")
-    told = {one: _plain(why) for one, why in found}
     if not told or queue is None:
         rights = who.rights
 
@@ -261,11 +278,16 @@ def _each(
     work: Callable[[Now, Sequence[Queue], Chunk], list[tuple[Queue, int]]],
 ) -> Answer:  # fmt: skip
     """Do something to a message in one queue, or wherever it waits.  PreconditionFailed says where it is, or was."""
-    core, lsn = house.core, lsn_of(bookmark, house.log.origin)
+    lsn = lsn_of(bookmark, house.log.origin)
+
+    def has(queues: Sequence[Queue]) -> list[Queue]:
+        return [one for one in queues if one.stopped or one.lives(lsn)]
+
+    found = _asked(house, vhost, queue, has)
 
     def do() -> list[str]:
-        queues = [one for one in core.queues() if one.vhost == vhost] if queue is None else [core.queue(vhost, queue)]
-        return [one.name for one, _ in work(house.now(), queues, range(lsn, lsn + 1))]
+        there = [one for one in found if house.core.find_queue(vhost, one.name) is one]
+        return [one.name for one, _ in work(house.now(), there, range(lsn, lsn + 1))]
 
     done = house.decide(do)
     if not done:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 
+from penstock.core.queue.explaining import Reason
+from penstock.core.queue.queue import Queue
+from penstock.core.queue.whole import State
 from penstock.errors import NotFound
-from penstock.operations import story
+from penstock.operations import messages, story
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
+from penstock.testing.link import Stepped
 from scenario import amqp
 
 
@@ -199,3 +205,32 @@ def test_every_word_of_a_story_is_explained() -> None:
     assert {"left its batch", "restarted", "queue deleted", "paused", "expired"} <= words
     text = str(story.Event.__doc__)
     assert {word for word in words if not re.search(rf"(^ *|, ){word}( |,|$)", text, re.MULTILINE)} == set()
+
+
+@pytest.mark.parametrize("act", ["cancel", "reschedule", "explain"])
+def test_a_message_is_looked_for_in_some_queues_at_a_time(monkeypatch: pytest.MonkeyPatch, act: str) -> None:
+    """A server may have a hundred thousand: no step of the loop goes over them all to find one message."""
+    looked, post, lives, explain = [0], Stepped.post, Queue.lives, messages.explain_message
+
+    def posted(self: Stepped, job: Callable[[], None]) -> None:
+        looked.append(0)
+        post(self, job)
+
+    def living(self: Queue, lsn: int, /, *states: State) -> bool:
+        looked[-1] += 1
+        return lives(self, lsn, *states)
+
+    def explained(*args: Any, **more: Any) -> list[Reason]:
+        looked[-1] += 1
+        return explain(*args, **more)
+
+    with Broker({"queue": [{"name": f"q{number}"} for number in range(10)]}) as broker:
+        bookmark = broker.publish("q7", b"")
+        monkeypatch.setattr(messages, "PORTION", 3)
+        monkeypatch.setattr(Stepped, "post", posted)
+        monkeypatch.setattr(Queue, "lives", living)
+        monkeypatch.setattr(messages, "explain_message", explained)
+        told = broker.act(act, bookmark=bookmark, **({"wait": 1_000_000} if act == "reschedule" else {}))
+        assert [one["queue"] if act == "explain" else one for one in told["queues"]] == ["q7"]
+        assert sum(looked) >= 10
+        assert max(looked) <= 3
