@@ -173,6 +173,17 @@ def test_unfinished_bodies_have_a_budget() -> None:
     assert event.code == 506
 
 
+def test_one_body_is_let_in_whatever_others_may_have_together() -> None:
+    """Its own limit, which an operator sets, may be above what a connection may have begun."""
+    connection = opened(3, Limits(max_message_size=2000, max_partial_size=1500))
+    [run] = connection.receive(publish(1, b"x" * 2000))
+    assert isinstance(run, PublishRun)
+    assert connection.receive(PUBLISH + header(1, 2000)) == []
+    [event] = connection.receive(method(2, m.BasicPublish()) + header(2, 1))
+    assert isinstance(event, ConnectionFailed)
+    assert event.code == 506
+
+
 def test_ack_of_tag_nought() -> None:
     connection = opened()
     events = connection.receive(ack(1, 1) + ack(1, 0) + ack(1, 2))

@@ -59,7 +59,7 @@ class Limits:
     channel_max: int = 2047  # how many may be open, whatever their numbers: clients count on it, since RabbitMQ does so
     heartbeat: int = 60  # seconds, offered in tune
     max_message_size: int = 16 * 1024 * 1024  # one body
-    max_partial_size: int = 64 * 1024 * 1024  # bodies announced and not yet complete, whole connection
+    max_partial_size: int = 64 * 1024 * 1024  # bodies that a connection has begun; one may have more
     handshake_frame: int = 8192  # a frame before connection.open
     handshake_bytes: int = 65_536  # all bytes before connection.open is answered
     target_cache: int = 1024  # distinct publish targets remembered

@@ -10,7 +10,7 @@ exchanges, users, time and sockets.
                             '---> failed by us, until the client's close-ok -> absent
 
 Nothing here raises for what a peer sends.  Nothing is kept beyond `Limits`: one unfinished frame, announced bodies up
-to `max_partial_size`, `target_cache` targets.
+to `max_partial_size`, or one that is larger, `target_cache` targets.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class ServerConnection(Conversation):
                     reply_code=PRECONDITION_FAILED,
                     scope="channel",
                 )
-            if self.partial_size + content.size > self.limits.max_partial_size:
+            if self.partial_size and self.partial_size + content.size > self.limits.max_partial_size:
                 raise ProtocolError("too many bytes in unfinished messages", reply_code=RESOURCE_ERROR)
             self.partial_size += content.size
             content.charged = content.size
