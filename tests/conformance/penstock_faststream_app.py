@@ -128,7 +128,7 @@ async def real(url: str) -> None:
     await broker.publish("x", "fs-again")
     for n in (1, 9):
         await broker.publish({"n": n}, "fs-filtered")
-    answers = [await broker.request(n, "fs-double", timeout=10) for n in (21, 4)]
+    answers = [await broker.request(n, "fs-double", timeout=60) for n in (21, 4)]
     said["answers"] = [await one.decode() for one in answers]
     await until(lambda: len(got.get("bills", [])) == COUNT and sum(map(len, got.get("batch", []))) == 10)
     await until(lambda: len(got.get("running", [])) == 4 and len(got.get("tries", [])) == 2 and "filtered" in got)
@@ -141,7 +141,7 @@ async def real(url: str) -> None:
     await own.publish({"late": True})
     late = broker.subscriber("fs-late")
     await late.start()
-    message = await late.get_one(timeout=5)
+    message = await late.get_one(timeout=60)
     said["late"] = await message.decode()
     await message.ack()
     await app.stop()

@@ -56,7 +56,7 @@ class OnSmallDisk(LiveServer):
             client.declare("q")
             for confirmed in range(1000):
                 if not takes(client, BODY):
-                    Path(os.environ["SOAK_QUOTA"]).write_text(str(self.held() + KEPT.low_space // 2))
+                    Path(os.environ["SOAK_QUOTA"]).write_text(str(QUOTA - KEPT.low_space // 2))
                     eventually(lambda: self.told("/healthz")["status"] == "full", "nobody says that it is full")
                     return confirmed
         raise AssertionError("the disk does not get full")
