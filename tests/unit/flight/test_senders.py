@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import pytest
+
 from penstock.server.flight.senders import (
     BEGIN_S,
     BESIDE,
@@ -16,6 +18,7 @@ from penstock.server.flight.senders import (
     OF_A_CALL,
     OF_A_SMALL_CALL,
     SHORT_S,
+    STARVED,
     UNSEEN_MOST,
     Senders,
 )
@@ -30,10 +33,10 @@ class House:
     """What came of each, as the kernel counts it."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = self.worked = 100.0
         self.crowded = False
         self.came = dict[tuple[str, int], int]()
-        self.senders = Senders(64 * MIB, lambda: self.crowded)
+        self.senders = Senders(64 * MIB, lambda: self.crowded, lambda: self.worked)
 
     def joins(self, *peers: tuple[str, int]) -> None:
         for peer in peers:
@@ -46,8 +49,10 @@ class House:
         with self.senders.uploading(peer) as came:
             came(size)
 
-    def blamed(self, later: float = 0.0, short_of: int = 0, grown: int = 0) -> tuple[str, int] | None:
+    def blamed(self, later: float = 0.0, short_of: int = 0, grown: int = 0, had: float = 1.0) -> tuple[str, int] | None:
+        """had: the part of that time in which the door had the processor."""
         self.now += later
+        self.worked += had * later
         found = self.senders.blamed(self.came.items(), self.now, short_of, grown)
         return None if found is None else found[0]
 
@@ -137,7 +142,28 @@ def test_where_all_bring_batches_who_has_most_is_taken() -> None:
         while house.now < 100.0 + IN_VAIN_S:
             assert house.blamed() is None
             house.now += 0.5
+            house.worked += 0.5
         assert house.blamed() == FLOODER
+
+
+@pytest.mark.parametrize(("short_of", "seconds"), [(0, IN_VAIN_S), (200 * MIB, SHORT_S)])
+@pytest.mark.parametrize("had", [0.0, 0.5])
+def test_what_is_left_of_a_flood_counts_against_nobody_while_the_door_gets_no_processor(
+    short_of: int, seconds: float, had: float
+) -> None:
+    """Calls of who was cut were there for longer, and who was left with a batch on its way was cut for them."""
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.came[FLOODER] += OF_A_CALL + LEAST
+    house.came[HONEST] += MIB
+    with house.senders.uploading(HONEST):
+        assert house.blamed(0.0, short_of) == FLOODER
+        del house.came[FLOODER]
+        left = seconds / max(had, 1 / STARVED)
+        while left > 0.6:
+            assert house.blamed(0.5, short_of, had=had) is None
+            left -= 0.5
+        assert house.blamed(left, short_of, had=had) == HONEST
 
 
 def test_strangers_are_to_blame_for_all_that_they_sent() -> None:

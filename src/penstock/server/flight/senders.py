@@ -12,6 +12,7 @@ times: where far more was taken than came, it is calls, and an upload that stays
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -96,6 +97,9 @@ IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
 """So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
 calls of who was cut last may have to end yet, and who makes the crowd may show in what comes next."""
 
+STARVED = 4
+"""So many seconds without the processor count as one of those: calls that nobody waits for end no sooner either."""
+
 CALL, BEGIN_S = 14 << 10, 0.5
 """Bytes of memory of a call, from its headers on, and how long those of who was cut begin yet: gRPC has read them."""
 
@@ -158,14 +162,21 @@ def _unknown() -> None:
 class Senders:
     """Those that have logged in, until they end.  Thread-safe."""
 
-    def __init__(self, batch_most: int, crowded: Callable[[], bool]) -> None:
-        """batch_most: bytes of one batch.  crowded: whether there are more calls than get a thread."""
+    def __init__(
+        self, batch_most: int, crowded: Callable[[], bool], worked: Callable[[], float] = time.process_time
+    ) -> None:
+        """batch_most: bytes of one batch.  crowded: whether there are more calls than get a thread.
+
+        worked: seconds in which this process had the processor.
+        """
         self._batch_most = batch_most
         self._crowded = crowded
+        self._worked = worked
         self._all = dict[Peer, _Sender]()
         self._uploads = Living()  # calls under way that bring batches; of who is not let in they excuse nothing
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
+        self._worked_then = 0.0
         self._cut, self._cut_at = 0, -BEGIN_S  # bytes that who was found last had in gRPC, and when that was
         self._lock = threading.Lock()
 
@@ -232,15 +243,22 @@ class Senders:
         calls = grown > BESIDE + GROWN * (total + at_hand) + begin
         found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
         if found or now - self._looked_at > SHORT_S:
-            self._found_at = now
+            self._found_at, self._worked_then = now, self._worked()
         self._looked_at = now
-        patience = IN_VAIN_S if not short_of else FILLED_S if short_of <= 2 * total else SHORT_S
-        if not found and now - self._found_at >= patience:
+        if not found and self._in_vain(now, short_of, total):
             found = _most(all_, SUSPECTS[-1:])
         if found is None:
             return None
         self._cut, self._cut_at = found.kept, now
         return found.peer, found.kept
+
+    def _in_vain(self, now: float, short_of: int, total: int) -> bool:
+        """Whether nobody was found for so long that it may be anybody."""
+        waited = now - self._found_at
+        if 0 < short_of <= 2 * total:
+            return waited >= FILLED_S
+        had = min(waited, max(self._worked() - self._worked_then, waited / STARVED))
+        return had >= (SHORT_S if short_of else IN_VAIN_S)
 
     def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
         sender = self._all.get(peer)
