@@ -142,3 +142,18 @@ def test_names_that_are_longer_than_amqp_can_say_are_told_by_their_beginning(nam
     [(method, _, body)] = read(b"".join(get_ok(3, 1, False, topic, 0, EMPTY, b"x", 4096)))
     assert isinstance(method, spec.Basic.GetOk)
     assert (method.exchange, method.routing_key, body) == (told, told, b"x")
+
+
+def test_of_a_large_body_no_second_copy_is_made() -> None:
+    """Frames are written together, which is a copy; one more would hold everybody up for as long again."""
+    body, encoder = bytes(range(256)) * 512, DeliveryEncoder(1, "tag", 4096)
+    for pieces in (
+        encoder.encode(1, False, TOPIC, PERSISTENT, [body]),
+        encoder.encode(1, [False], [TOPIC], [PERSISTENT], [body]),
+        encoder.one(1, encoder.contents.head(False, TOPIC), PERSISTENT, body),
+        get_ok(1, 1, False, TOPIC, 0, PERSISTENT, body, 4096),
+        returned(1, 312, "ex", "key.1", PERSISTENT, body, 4096),
+    ):
+        [(_, _, told)] = read(b"".join(pieces))
+        assert told == body
+        assert sum(len(one) for one in pieces if isinstance(one, bytes)) < 16 * len(pieces)

@@ -29,7 +29,7 @@ from penstock.server.base.faults import TOLD, Told
 from penstock.server.doors.line import Broken, head_of, number, plain, text
 from penstock.wire.amqp import events
 from penstock.wire.amqp.conversation import client_capabilities
-from penstock.wire.amqp.frames import decode_method
+from penstock.wire.amqp.frames import Bytes, decode_method
 from penstock.wire.amqp.pieces import behind
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Doorway:
         self._classes = HeaderClasses()
         self._programs = Remembered[bytes, "tuple[bytes, frozenset[str]]"](PROGRAMS_MOST)
         self._cutter = way.Cutter(way.up_most(door.limits.frame_max, door.limits.max_message_size))
-        self._out = list[bytes]()
+        self._out = list[Bytes]()
         self.confirms: way.Rows | None = None  # the last of what goes out is one of these, or neither
         self.deliveries: way.Deliveries | None = None
         self.heads: Remembered[Topic, bytes] = Remembered(HEADS_MOST)
@@ -91,7 +91,7 @@ class Doorway:
 
     # -- what goes out
 
-    def add(self, pieces: Sequence[bytes]) -> None:
+    def add(self, pieces: Sequence[Bytes]) -> None:
         """Append frames behind all that was said before."""
         self._close_rows()
         self._out += pieces

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.server.sockets.tls import Peer
     from penstock.wire.amqp.deliver import DeliveryEncoder
     from penstock.wire.amqp.events import Target
-    from penstock.wire.amqp.frames import Limits, Method
+    from penstock.wire.amqp.frames import Bytes, Limits, Method
 
 
 MARKED_FROM = SEND_MOST // 2
@@ -44,7 +44,7 @@ class Out(Protocol):
     deliveries: way.Deliveries | None
     """The last of what goes out, where that are deliveries."""
 
-    def add(self, pieces: Sequence[bytes]) -> None:
+    def add(self, pieces: Sequence[Bytes]) -> None:
         """Append frames behind all that was said before."""
         ...
 
@@ -138,13 +138,13 @@ class Far:
         """A method, in order with all that was said."""
         self._say(Down.METHOD, method.encode(), channel)
 
-    def send_pieces(self, channel: int, pieces: Iterable[bytes]) -> None:
+    def send_pieces(self, channel: int, pieces: Iterable[Bytes]) -> None:
         """Encoded frames of a channel."""
         some = list(pieces)
         if some and not self._over:
             self._way.add((way.head(Down.PIECES, sum(map(len, some)), self.number, channel), *some))
 
-    def deliver(self, channel: int, pieces: Sequence[bytes], size: int) -> None:
+    def deliver(self, channel: int, pieces: Sequence[Bytes], size: int) -> None:
         """Encoded deliveries with about so many bytes of content."""
         if self._over:
             return

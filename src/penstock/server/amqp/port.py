@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.records.entries import Topic
     from penstock.records.field_tables import FieldValue
     from penstock.wire.amqp.deliver import DeliveryEncoder
+    from penstock.wire.amqp.frames import Bytes
     from penstock.wire.amqp.methods import Method
 
 
@@ -54,7 +55,7 @@ class Client(Protocol):
         """Send a method on a channel."""
         ...
 
-    def send_pieces(self, channel: int, pieces: Iterable[bytes], /) -> None:
+    def send_pieces(self, channel: int, pieces: Iterable[Bytes], /) -> None:
         """Encoded frames of a channel."""
         ...
 
@@ -96,7 +97,7 @@ class Sending(Protocol):
         """Whether as much waits for the client as may."""
         ...
 
-    def deliver(self, channel: int, pieces: Sequence[bytes], size: int, /) -> None:
+    def deliver(self, channel: int, pieces: Sequence[Bytes], size: int, /) -> None:
         """Encoded deliveries of a channel, with about so many bytes of messages."""
         ...
 

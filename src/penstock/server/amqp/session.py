@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from penstock.server.people.entitlements import Rights
     from penstock.server.people.logins import Logins
     from penstock.wire.amqp.deliver import DeliveryEncoder
+    from penstock.wire.amqp.frames import Bytes
     from penstock.wire.amqp.machine import ServerConnection
 
 
@@ -61,7 +62,7 @@ class Outgoing:
         on_end: Callable[[], None],
     ) -> None:
         """on_room: called when deliveries were written and the link takes more.  on_end: with the last word."""
-        self.frames: list[bytes] = []
+        self.frames: list[Bytes] = []
         self.unsent = 0  # bytes of deliveries in `frames`, about
         self.blocked = False  # the peer does not read
         self.sent_at = runtime.clock.mono()
@@ -97,7 +98,7 @@ class Outgoing:
         self._dirty = False
         self.mark_dirty()
 
-    def deliver(self, channel: int, pieces: Sequence[bytes], size: int) -> None:
+    def deliver(self, channel: int, pieces: Sequence[Bytes], size: int) -> None:
         """Encoded deliveries with about so many bytes of messages."""
         self.unsent += size
         self.frames += pieces

@@ -35,6 +35,7 @@ from penstock.wire.amqp.frames import (
     PROTOCOL_HEADER,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
+    Bytes,
     Limits,
     frame,
     reply_text,
@@ -142,7 +143,7 @@ class Conversation:
         self._payload_max = self.limits.handshake_frame - OVERHEAD
         self._kept = bytearray()  # an unfinished frame, or what waits for the shell's answer
         self._need = len(PROTOCOL_HEADER)  # bytes of `_kept` without which nothing can be read
-        self._out: list[bytes] = []
+        self._out: list[Bytes] = []
         self._channels: dict[int, int] = {}
         self._contents: dict[int, Content] = {}
 
@@ -168,7 +169,7 @@ class Conversation:
         if not out:
             return b""
         self._out = []
-        return out[0] if len(out) == 1 else b"".join(out)
+        return b"".join(out)
 
     # what the shell says
 
@@ -215,7 +216,7 @@ class Conversation:
             if type(method) is m.ConnectionCloseOk:
                 self._finish()
 
-    def send_pieces(self, channel: int, pieces: Iterable[bytes]) -> None:
+    def send_pieces(self, channel: int, pieces: Iterable[Bytes]) -> None:
         """Send encoded frames of a channel, as `deliver` makes them; dropped as in `send`."""
         if self._channels.get(channel, FAILED) != FAILED:
             self._out += pieces

@@ -14,7 +14,7 @@ from functools import partial
 
 from penstock.records.entries import Topic
 from penstock.records.remembered import Memo
-from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, frame, reply_text
+from penstock.wire.amqp.frames import BASIC, BODY, END, HEADER, METHOD, OVERHEAD, Bytes, frame, reply_text
 from penstock.wire.amqp.methods import BasicGetOk, BasicReturn
 from penstock.wire.amqp.pieces import (
     behind,
@@ -141,7 +141,7 @@ class DeliveryEncoder:
         topics: Topic | Sequence[Topic],
         properties: bytes | Sequence[bytes],
         bodies: Sequence[bytes],
-    ) -> list[bytes]:
+    ) -> list[Bytes]:
         """Pieces of len(bodies) deliveries with the tags `first_tag`, `first_tag + 1` and so on.
 
         A column is one value for all rows or a sequence as long as `bodies`.  Bodies above frame_max - 8 are split.
@@ -157,21 +157,21 @@ class DeliveryEncoder:
             return self._alike(first_tag, redelivered, topics, properties, bodies)
         return self._mixed(first_tag, redelivered, topics, properties, bodies)
 
-    def one(self, tag: int, head: bytes, properties: bytes, body: bytes) -> list[bytes]:
+    def one(self, tag: int, head: bytes, properties: bytes, body: bytes) -> list[Bytes]:
         """Pieces of one delivery.  head: `Contents.head`."""
         front = self.front if self.front_size == len(head) else self.find_front(len(head))
         return [front, *behind_tag(self.channel, tag, head, properties, body, self.payload_max)]
 
     def _alike(
         self, tag: int, redelivered: bool, topic: Topic, properties: bytes, bodies: Sequence[bytes]
-    ) -> list[bytes]:
+    ) -> list[Bytes]:
         middle = self.contents.middles(redelivered, topic, properties)
         before = self.befores[len(middle.head)]
         if len(bodies) == 1 and 0 < len(bodies[0]) <= self.payload_max:
             body = bodies[0]
             return [before, pack_tag(tag), middle[len(body)], body, END]
         between = END + before
-        out = [before]
+        out: list[Bytes] = [before]
         rows = iter(bodies)
         body = b""
         while True:
@@ -193,8 +193,8 @@ class DeliveryEncoder:
         topics: Topic | Sequence[Topic],
         properties: bytes | Sequence[bytes],
         bodies: Sequence[bytes],
-    ) -> list[bytes]:
-        out: list[bytes] = []
+    ) -> list[Bytes]:
+        out: list[Bytes] = []
         count, channel, payload_max = len(bodies), self.channel, self.payload_max
         flags = [redelivered] * count if isinstance(redelivered, bool) else redelivered
         targets = [topics] * count if isinstance(topics, Topic) else topics
@@ -221,7 +221,7 @@ class DeliveryEncoder:
             tag += 1
         return out
 
-    def _split(self, properties: bytes, body: bytes) -> list[bytes]:
+    def _split(self, properties: bytes, body: bytes) -> list[Bytes]:
         """Content without its last end mark, the body in as many frames as it takes."""
         return content(self.channel, properties, body, self.payload_max + OVERHEAD)[:-1]
 
@@ -232,12 +232,12 @@ def encode_each(
     topics: Topic | Sequence[Topic],
     properties: bytes | Sequence[bytes],
     bodies: Sequence[bytes],
-) -> list[bytes]:
+) -> list[Bytes]:
     """Pieces of a first delivery to each of these consumers of one channel, with ascending tags.
 
     The columns are those of `DeliveryEncoder.encode`, as long as `encoders`; what the channel remembers is theirs all.
     """
-    out: list[bytes] = []
+    out: list[Bytes] = []
     tag = first_tag
     if isinstance(topics, Topic) and isinstance(properties, bytes) and len(properties) <= _PROPERTIES_MOST:
         middle = encoders[0].contents.middles(False, topics, properties)
@@ -269,7 +269,7 @@ def get_ok(
     properties: bytes,
     body: bytes,
     frame_max: int,
-) -> list[bytes]:
+) -> list[Bytes]:
     """basic.get-ok with its message."""
     method = BasicGetOk(tag, redelivered, fitting(topic.exchange), fitting(topic.name), message_count)
     return [frame(METHOD, channel, method.encode()), *content(channel, properties, body, frame_max)]
@@ -277,7 +277,7 @@ def get_ok(
 
 def returned(
     channel: int, code: int, exchange: str, key: str, properties: bytes, body: bytes, frame_max: int
-) -> list[bytes]:
+) -> list[Bytes]:
     """basic.return with its message; `code` is 312 (NO_ROUTE) or 313 (NO_CONSUMERS)."""
     method = BasicReturn(code, reply_text(code, ""), exchange, key)
     return [frame(METHOD, channel, method.encode()), *content(channel, properties, body, frame_max)]

@@ -65,6 +65,10 @@ class Limits:
     target_cache: int = 1024  # distinct publish targets remembered
 
 
+Bytes: TypeAlias = "bytes | memoryview"
+"""A piece of what is sent: of a large body a part that lies in it."""
+
+
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
     """One whole frame, with its end mark."""
     return pack_border(kind, channel, len(payload)) + payload + END

@@ -23,6 +23,7 @@ from penstock.wire.amqp.frames import (
     METHOD,
     OVERHEAD,
     TEXT_MOST,
+    Bytes,
     pack_border,
 )
 from penstock.wire.amqp.methods import BasicDeliver
@@ -86,7 +87,7 @@ def front_of(channel: int, name: bytes, size: int) -> bytes:
 
 def behind_tag(
     channel: int, tag: int, head: bytes, properties: bytes, body: bytes, payload_max: int
-) -> Sequence[bytes]:
+) -> Sequence[Bytes]:
     """Pieces of one delivery from the tag on."""
     size = len(body)
     if 0 < size <= payload_max:
@@ -99,17 +100,18 @@ def behind_tag(
 
 def delivery(
     channel: int, tag: int, name: bytes, head: bytes, properties: bytes, body: bytes, frame_max: int
-) -> list[bytes]:
+) -> list[Bytes]:
     """Pieces of one delivery.  name: `named`; head: `behind`."""
     front = front_of(channel, name, len(head))
     return [front, *behind_tag(channel, tag, head, properties, body, frame_max - OVERHEAD)]
 
 
-def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[bytes]:
+def content(channel: int, properties: bytes, body: bytes, frame_max: int) -> list[Bytes]:
     """Header frame and body frames of one message, the last piece an end mark."""
-    out = [pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, len(body)), properties, END]
+    out: list[Bytes] = [pack_head(HEADER, channel, len(properties) + 12, BASIC, 0, len(body)), properties, END]
     most = frame_max - OVERHEAD
+    whole = body if len(body) <= most else memoryview(body)  # of a large body no second copy is made
     for start in range(0, len(body), most):
-        part = body[start : start + most] if len(body) > most else body
+        part = whole[start : start + most]
         out += (pack_border(BODY, channel, len(part)), part, END)
     return out
