@@ -35,6 +35,7 @@ from penstock.records.entries import Publishes
 from penstock.records.field_tables import Table, Written
 from penstock.records.kinds import NO_VIA, PUBLISHES, Kind
 from penstock.records.message_types import typed
+from penstock.records.remembered import Memo
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -267,6 +268,7 @@ def _by_target(
     log: Log, wanted: Wanted, rows: pa.RecordBatch, known: set[str], letters: set[int], done: Done
 ) -> dict[str, _Some]:
     out = dict[str, _Some]()
+    origins = Memo(STEP_ROWS, of_header)  # what died together says the same
     columns = [rows.column(name).to_pylist() for name in ("lsn", "kind", "name", "via", "properties", "body")]
     ends = rows.column("expires_at").cast(pa.int64()).to_pylist()
     ranks = rows.column("priority").to_pylist()
@@ -274,7 +276,7 @@ def _by_target(
         exchange = "" if via in (None, NO_VIA) else log.vias.known[via][1]
         header, origin, why = properties or b"\0\0", Origin(wanted.to or "", exchange, name or ""), ""
         if wanted.to is None:
-            found, header = _died(log, lsn, header, letters)
+            found, header = _died(log, lsn, header, letters, origins)
             why, origin = _stray(found, wanted.queue, known), found or origin
         if why:
             done.strays[why] = done.strays.get(why, 0) + 1
@@ -290,9 +292,11 @@ def _by_target(
     return out
 
 
-def _died(log: Log, lsn: int, header: bytes, letters: Container[int]) -> tuple[Origin | None, bytes]:
+def _died(
+    log: Log, lsn: int, header: bytes, letters: Container[int], origins: Memo[bytes, tuple[Origin | None, bytes]]
+) -> tuple[Origin | None, bytes]:
     """Where a message died first, and its header without that; None: nothing says so that is believed."""
-    found, clean = of_header(header)
+    found, clean = origins[header]
     if found is not None and (lsn in letters or is_vouched(log, lsn)):
         return found, clean
     return of_record(log, lsn), header

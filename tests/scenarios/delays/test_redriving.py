@@ -222,3 +222,20 @@ def test_a_call_looks_at_so_many_at_once_and_no_further_than_it_has_to(
         assert broker.move("a", "b", filter=filter, count=2)["moved"] == 2
         assert seen == [4] * looks
         assert broker.move("a", "b", filter=filter)["moved"] == (8 if filter is None else 1)
+
+
+def test_what_died_together_has_its_header_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, headers = moving.of_header, list[bytes]()
+
+    def watched(properties: bytes) -> tuple[moving.Origin | None, bytes]:
+        headers.append(properties)
+        return read(properties)
+
+    monkeypatch.setattr(moving, "of_header", watched)
+    with house() as broker:
+        die(broker, "a", "t", "1", "2", "3")
+        broker.advance(5)
+        die(broker, "a", "t", "4")
+        assert broker.redrive("dead")["moved"] == 4
+        assert len(headers) == 2
+        assert bodies(broker.subscribe("a", max_backlog=9).take()) == [b"1", b"2", b"3", b"4"]
