@@ -29,7 +29,7 @@ from penstock.core.state import encoding
 from penstock.core.state.durable import FORMS, ROUTES_MAX, Binding, DurableState, ExchangeState, Reign, canonical
 from penstock.core.state.encoding import as_table, dump, dump_settings, load, load_settings, unwrap, wrap
 from penstock.core.state.fold import Fold
-from penstock.core.state.lsns import chunked, flat, ints, runs_among, runs_of, same_chunked, spread
+from penstock.core.state.lsns import alike, chunked, flat, ints, runs_among, runs_of, same_chunked, spread
 from penstock.core.state.pending import DecidedPart, DecidedState, DeferredAck, Passing, SinkMark
 from penstock.core.state.queue_state import COLUMNS, QueueState
 from penstock.core.state.streams import StreamState
@@ -376,6 +376,20 @@ def test_runs_are_put_in_their_one_form_without_a_value_for_each_message(
     told = [number for first, length, value in runs for number in (first, first + length, value)]
     assert runs_among(there, told) == runs_of(there, spread(there, told))
     assert runs_among(there, array("q", told)) == runs_among(there, told)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 1) | st.just(1 << 50)), max_size=40))
+def test_rows_that_are_alike_are_told_together(rows: list[tuple[int, int, int]]) -> None:
+    names = ("deliveries", "failures", "not_before")
+    columns = {name: np.array([row[at] for row in rows], dtype=np.int64) for at, name in enumerate(names)}
+    found = [
+        (tuple(told.get(name, 0) for name in names), places.tolist()) for told, places in alike(len(rows), columns)
+    ]
+    kinds = sorted(set(rows))
+    assert [kind for kind, places in found if places] == kinds
+    assert [places for _, places in found if places] == [
+        [at for at, row in enumerate(rows) if row == kind] for kind in kinds
+    ]
 
 
 def test_later_runs_win_where_they_overlap() -> None:

@@ -36,7 +36,7 @@ from penstock.core.queue.settling.attempts import FRESH, Tally
 from penstock.core.queue.shares import Shares, expressions
 from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
-from penstock.core.state.lsns import Ints, flat, groups, spread
+from penstock.core.state.lsns import Ints, alike, flat, spread
 from penstock.expr import compile_filter
 from penstock.expr.context import EVERYTHING
 from penstock.records.chunks import Chunk
@@ -248,8 +248,10 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     keys: list[tuple[int, int]] = []
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
-    told = np.stack([spread(lsns, columns.get(name, array("q"))) for name in _APART], axis=1)
-    aside = (told > 0).any(axis=1)
+    told = {name: spread(lsns, columns[name]) for name in _APART if name in columns}
+    aside = np.zeros(len(lsns), dtype=np.bool_)
+    for values in told.values():
+        aside |= values > 0
     if len(theirs):
         aside |= np.isin(lsns, theirs, assume_unique=True)
     late = [lsn for place, lsn in keys if place != lsn]
@@ -257,7 +259,7 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     _load_fresh(queue, lsns[~aside], others)
     if aside.any():
         queue.agenda |= ATTEMPTS
-        _load_apart(queue, lsns[aside], told[aside])
+        _load_apart(queue, lsns[aside], {name: values[aside] for name, values in told.items()})
     split(queue, keys)
 
 
@@ -274,12 +276,11 @@ def _load_fresh(queue: Contents, lsns: Ints, strangers: Ints) -> None:
         queue.ensure_main().seal(int(strangers[-1]))
 
 
-def _load_apart(queue: Contents, lsns: Ints, table: Ints) -> None:
-    """The rest: of each its tally, its place and when it is due, as rows."""
-    kinds, which = np.unique(table, axis=0, return_inverse=True)
+def _load_apart(queue: Contents, lsns: Ints, columns: Mapping[str, Ints]) -> None:
+    """The rest: of each its tally, its place and when it is due."""
     fresh: list[tuple[int, int]] = []
-    for kind, rows in groups(which.reshape(-1)).items():
-        *counts, place, due = kinds[kind].tolist()
+    for told, rows in alike(len(lsns), columns):
+        *counts, place, due = [told.get(name, 0) for name in _APART]
         mine, tally = lsns[rows], Tally(*counts)
         if due and tally == FRESH and not place:
             fresh += ((lsn, due) for lsn in mine.tolist())

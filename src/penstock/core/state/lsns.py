@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import attrgetter, itemgetter
 from typing import Any, cast
@@ -102,6 +102,8 @@ def chunked(lsns: Ints, long: int = LONG_RUN, most: int = CHUNK) -> list[Chunk]:
         return []
     if int(lsns[-1]) - int(lsns[0]) == n - 1:
         return [range(int(lsns[0]), int(lsns[0]) + n)]
+    if n < long:
+        return _arrays(lsns, most)
     breaks = np.flatnonzero(np.diff(lsns) != 1) + 1
     starts = np.concatenate(([0], breaks))
     ends = np.concatenate((breaks, [n]))
@@ -163,6 +165,10 @@ def spread(lsns: Ints, runs: array[int] | Sequence[int] | Ints) -> Ints:
     if not len(runs):
         return out
     triples = _table(runs)
+    if len(triples) == 1:
+        a, b, value = triples[0].tolist()
+        out[lsns.searchsorted(a) : lsns.searchsorted(b)] = value
+        return out
     ordered, starts, ends = _placed(lsns, triples)
     if bool((starts[1:] >= ends[:-1]).all()):
         out[expand(starts, ends)] = np.repeat(ordered[:, 2], ends - starts)
@@ -355,6 +361,22 @@ def groups(values: Ints) -> dict[int, Ints]:
         ends = np.cumsum(counts)
         names = distinct.tolist()
     return dict(zip(names, np.split(order, ends[:-1]), strict=True))
+
+
+def alike(count: int, columns: Mapping[str, Ints]) -> list[tuple[dict[str, int], Ints]]:
+    """What of so many rows have in these columns, and the places of all that have the same; what is not told is 0.
+
+    Ascending by the first column, then by the next.
+    """
+    found: list[tuple[dict[str, int], Ints]] = [({}, np.arange(count))]
+    for name, values in columns.items():
+        if values.any():
+            found = [
+                ({**told, name: value}, rows[places])
+                for told, rows in found
+                for value, places in groups(values[rows]).items()
+            ]
+    return found
 
 
 def expand(starts: Ints, ends: Ints) -> Ints:
