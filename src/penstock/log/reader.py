@@ -372,7 +372,7 @@ class Reader:
         return decoded
 
     def _slice(self, decoded: _Decoded, low: int, high: int, found: Joining, left: int) -> int:
-        if not decoded.messages:
+        if not decoded.messages and not (column(decoded.batch, "kind", "<i1")[low:high] <= _LAST_PUBLISH).all():
             return self._pick(decoded, cast("list[int]", decoded.lsns[low:high].tolist()), found, left)
         whole = low == 0 and high == len(decoded.lsns)
         if whole:

@@ -99,6 +99,8 @@ def one_value(array: pa.Array[Any]) -> bool:
     count = len(array)
     if not count or array.null_count:
         return False
+    if count == 1:
+        return True
     _, offsets, data = array.buffers()
     ends: npt.NDArray[Any] = np.frombuffer(offsets, "<i4")[array.offset : array.offset + count + 1]  # type: ignore[call-overload]
     start, size = int(ends[0]), int(ends[1] - ends[0])
