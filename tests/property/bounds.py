@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from unittest.mock import patch
 
 from penstock.core.queue import contents, delays, expiry, held, owning, shares, staging, trimming, yielding
-from penstock.core.queue.dispatching import dispatch, recalled, takers
+from penstock.core.queue.dispatching import dispatch, recalled, roster, takers
 from penstock.core.queue.settling import leases
 
 Bound: TypeAlias = tuple[tuple[Any, ...], str, tuple[int, ...]]
@@ -36,6 +36,7 @@ BOUNDS: tuple[Bound, ...] = (
     ((dispatch,), "TENANTS_MOST", (1, 2)),
     ((dispatch,), "HALF_FROM", (2, 3)),
     ((dispatch,), "LOOK_LEAST", (1, 2)),
+    ((dispatch, roster), "SPARE_MOST", (0, 1, 2)),
 )
 STEPS: tuple[Bound, ...] = (
     ((leases, contents, delays, trimming), "STEP_MOST", (1, 2, 5)),

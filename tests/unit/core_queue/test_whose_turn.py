@@ -11,7 +11,7 @@ import pytest
 from choices import spread
 from penstock.core.effects import Effect, Verb, delivered
 from penstock.core.outbox import Outbox
-from penstock.core.queue.dispatching import dispatch, granting
+from penstock.core.queue.dispatching import dispatch, granting, roster
 from penstock.core.queue.dispatching.consumers import Consumer, Credit
 from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now
@@ -31,12 +31,14 @@ VERBS = {"ack": Verb.ACK, "back": Verb.RELEASE}
 class Side:
     """A queue whose deliveries are kept by tag."""
 
-    def __init__(self, settings: dict[str, object], many: int) -> None:
+    def __init__(self, settings: dict[str, object], many: int, spare: int) -> None:
         self.many = many
+        self.spare = spare
         self.queue = Queue(1, "/", "q", QueueSettings(**{"fairness_model": "round-robin", **settings}))  # type: ignore[arg-type]
         self.sink = Outbox[Effect](10)
         self.mono = 1
         self.quick = 0  # times that few were looked at
+        self.known = 0  # times that it was known who may have room
         self.workers: list[Consumer] = []
         self.got: dict[str, list[tuple[int, int, bool]]] = {}
 
@@ -67,15 +69,21 @@ def turns(sides: list[Side]) -> Iterator[Side]:
             patch.setattr(dispatch, name, counted)
             patch.setattr(dispatch, "MANY", side.many)
             patch.setattr(granting, "EACH_LEAST", 2)
+            for module in (dispatch, roster):
+                patch.setattr(module, "SPARE_MOST", side.spare)
             yield side
             side.look()
+        side.known += side.queue.roster.spare is not None
 
 
+@pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize("seed", spread(range(12), 6))
-def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) -> None:
+def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int, *, deep: bool) -> None:
+    """deep: nearly always more wait than all may have."""
     dice = random.Random(seed)
     settings = SETTINGS[seed % len(SETTINGS)]
-    sides = [Side(dict(settings), many) for many in (1, 1 << 30)]
+    nobody, all = 1 << 30, 1  # from so many consumers on
+    sides = [Side(dict(settings), *which) for which in ((all, nobody), (nobody, nobody), (nobody, 0), (all, 3))]
     for side in sides if seed % 2 else ():
         side.queue.dispatch_most = 3  # the rest in a step of its own
     holders = [object(), object()] if seed % 4 == 3 else [object()]
@@ -87,7 +95,7 @@ def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) 
             else dice.choice(["publish"] * 4 + ["ack"] * 6 + ["back", "pause", "go", "go", "go", "join", "join"])
         )
         chance = dice.randrange(1 << 30)
-        count = dice.choice((1, 3, 5, 8) if dice.random() < 0.97 else (40,))
+        count = dice.choice((1, 3, 5, 8) if dice.random() < 0.97 else (40,)) * (5 if deep else 1)
         for side in turns(sides):
             own = random.Random(chance)
             queue, now, sink, workers = side.queue, side.now, side.sink, side.workers
@@ -97,7 +105,7 @@ def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) 
                     queue.subscribe(
                         now, sink, tag=f"c{len(workers)}", holder=own.choice(holders), client="peer", shared=shared,
                         max_backlog=own.choice((1, 1, 2, 5)), priority=own.choice((0, 0, 0, 1)),
-                        no_ack=not {"max_backlog", "max_leased"} & settings.keys() and own.random() < 0.1,
+                        no_ack=not deep and not {"max_backlog", "max_leased"} & settings.keys() and own.random() < 0.1,
                     )
                 )  # fmt: skip
             elif what == "publish":
@@ -113,9 +121,36 @@ def test_few_messages_for_many_go_where_they_would_if_all_were_asked(seed: int) 
                 side.mono += own.choice((0, 20))
                 queue.unchoke(side.now, own.choice(workers), sink)
         lsn += count
-        assert sides[0].got == sides[1].got
-        assert sides[0].queue.ready == sides[1].queue.ready
+        for side in sides[1:]:
+            assert side.got == sides[0].got
+            assert side.queue.ready == sides[0].queue.ready
     assert sides[0].got
-    assert (sides[0].quick > 3, sides[1].quick) == ("fairness_model" not in settings, 0)
+    if deep:
+        alone = (
+            not {"max_backlog", "max_leased"} & settings.keys() and not sides[0].queue.sharing
+        )  # by their own limits
+        assert [side.known > 0 for side in sides] == [False, False, alone, alone]
+    else:
+        assert (sides[0].quick > 3, sides[1].quick) == ("fairness_model" not in settings, 0)
     for side in sides:
         side.queue.check()
+
+
+def test_of_many_that_hold_all_they_may_only_who_has_room_again_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = Side({}, 1, roster.SPARE_MOST)
+    queue, sink = side.queue, side.sink
+    for at in range(200):
+        side.workers.append(queue.subscribe(side.now, sink, tag=f"c{at}", holder=side, max_backlog=1))
+    queue.arrive(side.now, range(10, 510), sink)
+    asked = list[Consumer]()
+
+    def spare_of(self: roster.Roster, level: list[Consumer], of: Any = roster.Roster.spare_of) -> list[Consumer]:
+        asked.extend(found := of(self, level))
+        return found
+
+    monkeypatch.setattr(roster.Roster, "spare_of", spare_of)
+    done = side.workers[150:] + side.workers[:20]
+    for one in done:
+        queue.settle(side.now, [one.leases.oldest()], Verb.ACK, sink, by=one)
+    assert (asked, queue.ready) == (done, 500 - 200 - 70)
+    queue.check()

@@ -56,8 +56,7 @@ def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> Non
         queue.agenda |= PACE
     for consumer in queue.all_consumers:
         consumer.set_limit()
-        if consumer.targets is not None:
-            consumer.targets.wake(consumer)
+        queue.roster.wake(consumer)
     altered(queue, now, before)
     queue.carry_on(now, sink)
 

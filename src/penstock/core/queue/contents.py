@@ -371,8 +371,8 @@ class Contents(QueueParts):
                 self.free_credit = [*self.free_credit, shared]
         if consumer.closed:
             self.drop_if_done(consumer)
-        elif consumer.targets is not None:
-            consumer.targets.wake(consumer)
+        elif consumer.targets is not None or self.roster.spare is not None:
+            self.roster.wake(consumer)
         return count, slots
 
     def leased_until(self, deadline: int) -> None:

@@ -363,6 +363,9 @@ def _check_leases(queue: Contents) -> None:
         assert count == consumer.leases.count, f"{consumer!r}: holds {count}"
         outstanding += count if consumer.serial else 0
     assert outstanding == queue.outstanding, f"{queue!r}: {outstanding} outstanding, counted {queue.outstanding}"
+    if (spare := queue.roster.spare) is not None and not queue.sharing:
+        others = [one for one in queue.roster.all if one.targets is None and not one.choked and one not in spare]
+        assert not (out := [one for one in others if one.room > 0]), f"{queue!r}: {out} have room, and nobody knows it"
 
 
 def _check_barriers(queue: Contents) -> None:

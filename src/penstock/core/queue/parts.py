@@ -346,7 +346,7 @@ class QueueParts:
         for consumer in self.all_consumers:
             if consumer.targets is not None and consumer.filter is not None and not consumer.closed:
                 consumer.targets = new.join(consumer, consumer.filter, self.main, self.returned)
-                consumer.targets.wake(consumer)
+                self.roster.wake(consumer)
 
     def enlist(self, consumer: Consumer) -> None:
         """A new consumer is among its consumers from now on."""

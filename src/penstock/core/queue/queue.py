@@ -132,8 +132,7 @@ class Queue(Contents):
         """Its connection takes bytes again."""
         self.catch_up(now, sink)
         consumer.choked = False
-        if consumer.targets is not None:
-            consumer.targets.wake(consumer)
+        self.roster.wake(consumer)
         self.carry_on(now, sink)
 
     # -- settlement

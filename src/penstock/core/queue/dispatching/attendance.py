@@ -48,8 +48,8 @@ def muster(queue: Contents, now: Now) -> None:
         if consumer.standby != standby:
             consumer.standby = standby
             consumer.set_limit()
-            if not standby and consumer.targets is not None:
-                consumer.targets.wake(consumer)
+            if not standby:
+                queue.roster.wake(consumer)
     note_use(queue, now)
 
 

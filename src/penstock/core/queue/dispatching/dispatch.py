@@ -32,6 +32,7 @@ from penstock.core.queue.dispatching.granting import (
     one_each,
 )
 from penstock.core.queue.dispatching.matched import dispatch_matched
+from penstock.core.queue.dispatching.roster import SPARE_MOST
 from penstock.core.queue.order.runs import Run
 from penstock.core.queue.stages import PLAIN, is_quiet
 from penstock.core.queue.whole import DISPATCH
@@ -91,7 +92,12 @@ def _limited(queue: Contents, now: Now, budget: int) -> int:
 def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) -> None:
     """To those of the highest priority first, whole slices to each."""
     roster = queue.roster
-    by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
+    if roster.spare is None:
+        by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
+    else:
+        by_turn = False
+        if queue.sharing:
+            roster.spare = None  # others use what one has room by
     for level in roster.levels:
         given: int | None = 0
         if by_turn and len(level) >= MANY:
@@ -103,6 +109,8 @@ def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) 
         offered -= given
         if not offered:
             return
+    if len(roster.all) > SPARE_MOST and budget > 0 < queue.room and queue.shares is None and not queue.sharing:
+        roster.spare = {}  # each had what it has room for
 
 
 def _to_whose_turn_it_is(
@@ -125,8 +133,11 @@ def _to_whose_turn_it_is(
 
 def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int) -> int | None:
     """Give those of one priority what they take; how many messages.  None: nothing more may go now."""
+    some = level if queue.roster.spare is None else queue.roster.spare_of(level)
     # the first test alone answers for most of many: `room` is a call
-    free = [one for one in level if one.leases.count < one.limit and not one.choked and one.room > 0]
+    free = [
+        one for one in some if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0)
+    ]
     if not free:
         return 0
     limit = min(offered, queue.room)

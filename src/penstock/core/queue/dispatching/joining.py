@@ -61,8 +61,8 @@ def subscribe(queue: Contents, now: Now, sink: Sink, *, starting: bool = False, 
     queue.enlist(consumer)
     if not passive and queue.settings.attended:
         muster(queue, now)
-    if not passive and consumer.targets is not None:
-        consumer.targets.wake(consumer)
+    if not passive:
+        queue.roster.wake(consumer)
     if not starting:
         queue.carry_on(now, sink)
     return consumer
@@ -262,8 +262,7 @@ def reopen(queue: Contents, now: Now, consumer: Consumer, sink: Sink, *, filter:
 
 
 def _serve(queue: Contents, now: Now, consumer: Consumer, sink: Sink) -> None:
-    if consumer.targets is not None:
-        consumer.targets.wake(consumer)
+    queue.roster.wake(consumer)
     queue.serve(now, sink)
 
 

@@ -40,10 +40,14 @@ LAST = 1 << 64
 """By so much the level of a silent consumer is lower: priorities of clients are numbers of 64 bits at most."""
 
 
+SPARE_MOST = 64
+"""Of more consumers those that may have room are known while they are no more than this; else all are looked at."""
+
+
 class Roster:
     """The consumers of a queue that are pushed to, by priority and order of subscription."""
 
-    __slots__ = ("all", "in_order", "levels", "place", "plain", "silent", "turn")
+    __slots__ = ("all", "in_order", "levels", "place", "plain", "silent", "spare", "turn")
 
     def __init__(self) -> None:
         self.all: list[Consumer] = []
@@ -53,9 +57,11 @@ class Roster:
         self.silent = 0  # how many are served behind all others
         self.turn = 0  # serial of the one that was served last
         self.place = 0  # where it may stand among those of its priority
+        self.spare: dict[Consumer, None] | None = None  # of those without a filter who may have room; None: all may
 
     def add(self, consumer: Consumer) -> None:
         """A new subscription, the last of its priority."""
+        self.spare = None
         self.in_order = not self.all or (self.in_order and self.all[-1].serial < consumer.serial)
         self.all.append(consumer)
         self.silent += consumer.silent
@@ -68,6 +74,7 @@ class Roster:
 
     def remove(self, consumer: Consumer) -> None:
         """A subscription has ended, and is pushed to no more.  Of ten thousand that end at once each costs little."""
+        self.spare = None
         self._drop(self.all, consumer)
         self.silent -= consumer.silent
         if consumer.targets is None:
@@ -85,7 +92,21 @@ class Roster:
 
     def sift(self) -> None:
         """A subscription has got a filter, or lost it."""
+        self.spare = None
         self.plain = [consumer for consumer in self.all if consumer.targets is None]
+
+    def wake(self, consumer: Consumer) -> None:
+        """It may have room again."""
+        if consumer.targets is not None:
+            consumer.targets.wake(consumer)
+        elif (spare := self.spare) is not None and not consumer.passive:
+            spare[consumer] = None
+            if len(spare) > SPARE_MOST:
+                self.spare = None
+
+    def spare_of(self, level: Sequence[Consumer]) -> list[Consumer]:
+        """Of those of one priority who may have room, in order of subscription."""
+        return sorted([one for one in self.spare or () if one.level == level[0].level], key=serial_of)
 
     def rank(self, consumer: Consumer, *, silent: bool) -> None:
         """A delivery to it ended by time: it is served behind all others; or it has said something since."""
@@ -115,6 +136,7 @@ class Roster:
 
     def _move(self, consumer: Consumer, level: int) -> None:
         """To another level.  Of ten thousand that let leases end at once each costs little."""
+        self.spare = None
         if not self.in_order:
             consumer.level = level
             self._sort()

@@ -56,6 +56,7 @@ def acknowledge_lone(queue: Contents, now: Now, settled: Sequence[Acked], sink: 
         leases.count, leases.lone, leases.terms = 0, 0, None
     if queue.roster.silent:
         _spoke(queue, [consumer for consumer, _ in settled])
+    queue.roster.spare = None
     queue.leased -= count
     queue.outstanding -= count
     if count == 1:
@@ -98,8 +99,7 @@ def acknowledge(queue: Contents, now: Now, settled: Sequence[Acked], sink: Sink)
                 queue.outstanding -= count
             runs.append(first)
             names.append(name)
-            if consumer.targets is not None:
-                consumer.targets.wake(consumer)
+            queue.roster.wake(consumer)
             continue
         held, stale = taken(consumer, chunks) if first is None else ([first], [])
         if held:
@@ -132,6 +132,7 @@ def acknowledge_each(queue: Contents, now: Now, consumers: Sequence[Consumer], c
     client = consumers[0].client
     if not client:
         return acknowledge(queue, now, apart(consumers, chunk), sink)
+    queue.roster.spare = None
     terms, others = _take_lone(consumers, chunk, client)
     done = chunk
     if others:
