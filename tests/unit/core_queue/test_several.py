@@ -66,6 +66,16 @@ class Side:
         self.world.turn()
         return affected
 
+    def give_back(self, place: int, bodies: Sequence[bytes], verb: Verb) -> int:
+        core, now, one = self.world.core, self.world.now, self.consumers[place]
+        chunks = [range(self.lsns[body], self.lsns[body] + 1) for body in bodies]
+        if self.several and verb is Verb.CANCEL:
+            affected = core.cancel_each(now, one, chunks)
+        else:
+            affected = sum(core.settle(now, self.queue, [chunk], verb, by=one) for chunk in chunks)
+        self.world.turn()
+        return affected
+
     def got(self, consumer: Consumer) -> list[bytes]:
         rows = self.world.rows
         return [rows[lsn][0].bodies[rows[lsn][1]] for lsn in self.world.inbox[consumer]]
@@ -126,6 +136,68 @@ def test_several_acks_are_the_same_as_one_after_the_other(seed: int) -> None:
         side.world.restart(clean=True)
         side.queue = side.world.core.queue("/", "q")
     assert sides[0].world.contents(sides[0].queue) == sides[1].world.contents(sides[1].queue)
+
+
+RETURNS: tuple[dict[str, object], ...] = (
+    {},
+    {"fairness_model": "fast"},
+    {"max_deliveries": 3},
+    {"max_backlog": 5},
+    {"semantics": "at-most-once"},
+    {"max_length": 6},
+    {"lease_period": 5_000_000},
+    {"fairness_model": "proportional"},
+)
+
+
+@pytest.mark.parametrize("seed", spread(range(32), 16))
+def test_what_one_gives_back_singly_is_the_same_together_as_one_after_the_other(seed: int) -> None:
+    chance = random.Random(seed)
+    settings: dict[str, object] = {"fairness_model": "round-robin", **RETURNS[seed % len(RETURNS)]}
+    filters = (None, None, "/g = 0") if seed % 3 == 2 else (None,)
+    sides = [Side(dict(settings), several=True), Side(dict(settings), several=False)]
+    number = 0
+    for step in range(60):
+        what = chance.random()
+        if step < 3 or what < 0.05:
+            text, backlog, priority = chance.choice(filters), chance.choice([2, 3, 6]), chance.choice([0, 0, 1])
+            for side in sides:
+                filter = None if text is None else compile_filter(text)
+                tag = f"c{len(side.consumers)}"
+                side.consumers.append(
+                    side.world.subscribe(side.queue, tag, filter=filter, max_backlog=backlog, priority=priority)
+                )
+        elif what < 0.3:
+            count = chance.randrange(1, 12)
+            bodies = [b'{"n": %d, "g": %d}' % (n, chance.randrange(3)) for n in range(number, number + count)]
+            number += count
+            for side in sides:
+                side.publish(bodies)
+        elif what < 0.35:
+            for side in sides:
+                side.world.advance(6)
+        else:  # what one got of late, some of it settled before, or by now with another
+            place = chance.randrange(len(sides[0].consumers))
+            bodies = list(dict.fromkeys(sides[0].got(sides[0].consumers[place])[-8:]))
+            bodies = chance.sample(bodies, chance.randrange(len(bodies) + 1))
+            if chance.random() < 0.7:
+                bodies.sort(key=sides[0].lsns.__getitem__)
+            verb = chance.choice((Verb.CANCEL, Verb.CANCEL, Verb.EXPIRE, Verb.ACK))
+            assert len({side.give_back(place, bodies, verb) for side in sides}) == 1
+        assert sides[0].told() == sides[1].told()
+    for side in sides:
+        side.queue.check()
+
+
+def test_what_one_gives_back_singly_is_one_record() -> None:
+    side = Side({"fairness_model": "round-robin"}, several=True)
+    side.consumers = [side.world.subscribe(side.queue, "c")]
+    bodies = [b"%d" % n for n in range(5)]
+    side.publish(bodies)
+    assert side.give_back(0, bodies, Verb.CANCEL) == 5
+    returns = [one for one in side.world.entries if isinstance(one, Control) and one.kind is Kind.RETURN]
+    assert len(returns) == 1
+    assert side.got(side.consumers[0]) == bodies * 2
 
 
 def test_acks_of_one_client_are_one_record() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -230,6 +231,38 @@ def test_messages_of_a_deleted_queue_can_still_be_acked(life: Life) -> None:
     client.method(m.BasicNack(2, requeue=True))
     life.run()
     assert client.got == []
+
+
+def test_what_one_read_gives_back_singly_goes_together_and_nothing_changes_places(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = consumer(life)
+    client.publish("q", *(b"%d" % n for n in range(1, 8)))
+    life.run()
+    client.take_all()
+    done = list[str]()
+
+    def noted(name: str, of: Any) -> Any:
+        def command(*given: Any, **more: Any) -> Any:
+            done.append(name)
+            return of(*given, **more)
+
+        return command
+
+    for name in ("cancel_each", "settle_round", "settle", "publish"):
+        monkeypatch.setattr(type(life.core), name, noted(name, getattr(type(life.core), name)))
+    some: list[m.Method] = [
+        m.BasicNack(1, requeue=True), m.BasicReject(2, requeue=True), m.BasicAck(3), m.BasicNack(4, requeue=True),
+        m.BasicReject(5, requeue=False), m.BasicNack(6, requeue=True), m.BasicNack(7, multiple=True, requeue=True),
+    ]  # fmt: skip
+    client.send(b"".join(frame(METHOD, 1, one.encode()) for one in some))
+    life.run()
+    assert done == ["cancel_each", "settle_round", "cancel_each", "settle", "cancel_each", "settle"]
+    assert [one.body for one in client.take_all() if isinstance(one, Content)] == [b"1", b"2", b"4", b"6", b"7"]
+    client.send(b"".join(frame(METHOD, 1, m.BasicNack(tag, requeue=True).encode()) for tag in (8, 99)))
+    life.run()
+    assert client.take(m.ChannelClose).reply_code == 406
+    assert len(life.contents("q")) == 5
 
 
 def test_a_queue_deleted_while_its_messages_are_read() -> None:

@@ -145,18 +145,9 @@ class DeliveryCommands(QueueCommands):
             queue_of(consumer).unchoke(now, consumer, self._out)
 
     def settle(
-        self,
-        now: Now,
-        queue: Queue,
-        chunks: Sequence[Chunk],
-        verb: Verb,
-        *,
-        by: Consumer | None = None,
-        client: str = "",
-        delay: int | None = None,
-        reason: str | None = None,
-        dying: list[Letter] | None = None,
-    ) -> int:
+        self, now: Now, queue: Queue, chunks: Sequence[Chunk], verb: Verb, *, by: Consumer | None = None,
+        client: str = "", delay: int | None = None, reason: str | None = None, dying: list[Letter] | None = None,
+    ) -> int:  # fmt: skip
         """End deliveries; returns how many it affected.  Stale ones are counted, never an error.
 
         dying: takes what EXPIRE ends that wants a dead letter; the caller writes it (`Queue.settle`).
@@ -169,6 +160,16 @@ class DeliveryCommands(QueueCommands):
         if verb is Verb.CANCEL:
             self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected
         self._touch(queue, by.shared if by is not None else None)
+        return affected
+
+    def cancel_each(self, now: Now, by: Consumer, chunks: Sequence[Chunk]) -> int:
+        """`settle` of each chunk that a consumer gives back, one after the other; how many messages it affected."""
+        queue = queue_of(by)
+        if self._admin.by_id.get(queue.id) is not queue:
+            return 0
+        affected = queue.cancel_each(self._at(now), by, chunks, self._out)
+        self._cancelled[queue.id] = self._cancelled.get(queue.id, 0) + affected
+        self._touch(queue, by.shared)
         return affected
 
     def settle_several(self, now: Now, queue: Queue, settled: Sequence[Acked]) -> int:

@@ -167,6 +167,12 @@ class Queue(Contents):
             self.carry_on(now, sink)
         return affected
 
+    def cancel_each(self, now: Now, by: Consumer, chunks: Sequence[Chunk], sink: Sink) -> int:
+        """A consumer gives these back, one after the other; returns how many messages that affected."""
+        if several.shows_nowhere(self, chunks):
+            return self.settle(now, chunks, Verb.CANCEL, sink, by=by)
+        return sum([self.settle(now, [chunk], Verb.CANCEL, sink, by=by) for chunk in chunks])
+
     def settle_several(self, now: Now, settled: Sequence[several.Acked], sink: Sink) -> int:
         """Deliveries of several consumers are done, one after the other; returns how many messages that affected."""
         if several.acknowledge_lone(self, now, settled, sink):

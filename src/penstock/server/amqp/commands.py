@@ -143,8 +143,12 @@ def _end(session: Session, channel: Channel, low: int, high: int, *, requeue: bo
     verb = Verb.CANCEL if requeue else Verb.EXPIRE
     if channel.tx is not None:
         channel.tx.settle(low, high, verb)
+        return
+    settled = channel.tags.settle(low, high)
+    if requeue and 0 < low == high:
+        session.give_back_one(settled)
     else:
-        session.settle(channel.counts, channel.tags.settle(low, high), verb)
+        session.settle(channel.counts, settled, verb)
 
 
 def _no_tag() -> NoReturn:

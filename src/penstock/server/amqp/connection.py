@@ -34,7 +34,7 @@ from penstock.server.amqp.channel import Channel, give_back, go_on
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
-from penstock.server.amqp.tags import Settled, UnknownTag
+from penstock.server.amqp.tags import Settled, UnknownTag, singly
 from penstock.server.base.faults import TOLD
 from penstock.server.people.access import hinted
 from penstock.wire.amqp import events, methods
@@ -243,6 +243,10 @@ class Connection(Session):
         else:
             self._gathering.decide()
             self.settle(channel.counts, settled, Verb.ACK)
+
+    def give_back_one(self, settled: Settled) -> None:
+        """A delivery is given back, as one of several perhaps: those of a consumer go together."""
+        self._gathering.give_back(singly(settled))
 
     # -- methods
 

@@ -4,12 +4,15 @@ What many bring in one round of the loop is one batch, and one settlement a queu
 places.  What lies here is decided at the end of the round, or before anything else that an AMQP connection asks: acks
 first, then messages, then the acks of connections that acknowledge behind what they have published, as who answers
 requests does.  What the batch may not be decided with (see `Core.at_once`) goes on its own, as if it had come so.
+Deliveries that are given back one by one lie here alone: what neighbours of one consumer say is one command.
 Confirms are gathered, too: one a channel and commit.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Verb
@@ -21,7 +24,8 @@ from penstock.records.one_or_each import one_or_each
 from penstock.server.amqp.holding import DiskAlarm, Holding
 from penstock.server.amqp.incoming import Begun
 from penstock.server.base.faults import asker_of
-from penstock.wire.amqp.events import PublishRun
+from penstock.wire.amqp.events import MethodReceived, PublishRun
+from penstock.wire.amqp.methods import BasicNack, BasicReject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +47,16 @@ FEW = 16
 ROWS_MOST = 1024
 BYTES_MOST = 256 << 10
 """Gathered rows and bytes beyond which they are decided within the round: others' turn must not be long."""
+
+
+def gives_back(event: Event) -> bool:
+    """Whether a client gives back one delivery: that may lie here with others."""
+    if not isinstance(event, MethodReceived):
+        return False
+    method = event.method
+    if isinstance(method, BasicNack):
+        return method.requeue and not method.multiple
+    return isinstance(method, BasicReject) and method.requeue
 
 
 class Session(Protocol):
@@ -95,10 +109,13 @@ class Gathering:
         self._size = 0
         self._acks: list[tuple[Consumer, Chunk]] = []  # before the batch
         self._acks_behind: list[tuple[Consumer, Chunk]] = []  # of connections that have messages in it
+        self._returned: list[tuple[Consumer, Chunk]] = []  # nothing else lies here then
         self._engine.before_turn.append(self.decide)
 
     def begin(self) -> None:
         """The first brings something, and learns what is the same for a whole round."""
+        if self._returned:
+            self.decide()
         self.begun = True
         self.mono = self._engine.clock.mono()
         if self.version != self._topology.version:
@@ -132,8 +149,15 @@ class Gathering:
         else:
             self._acks += settled
 
+    def give_back(self, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
+        """A connection gives deliveries back; all that came before is decided, but for such."""
+        self._returned += settled
+
     def decide(self) -> None:
         """All that lies here is decided."""
+        if self._returned:
+            returned, self._returned = self._returned, []
+            self._give_back(returned)
         if not self._rows:
             self.begun = False
             if not self._acks:
@@ -172,7 +196,8 @@ class Gathering:
 
     def decide_before(self, incoming: Incoming, event: Event) -> bool:
         """Decide what came before an event; whether that has it wait, since messages of its connection are judged."""
-        self.decide()
+        if not (self._returned and gives_back(event)):
+            self.decide()
         if incoming.holding:
             incoming.take([event])
         return incoming.holding
@@ -205,6 +230,12 @@ class Gathering:
             for consumer, chunk in acks:
                 settle = partial(self._core.settle, engine.now(), queue_of(consumer), [chunk], Verb.ACK, by=consumer)
                 engine.faults.run(settle, asker_of(consumer.holder))
+
+    def _give_back(self, returned: Sequence[tuple[Consumer, Chunk]]) -> None:
+        engine = self._engine
+        for consumer, some in groupby(returned, key=itemgetter(0)):
+            cancel = partial(self._core.cancel_each, engine.now(), consumer, [chunk for _, chunk in some])
+            engine.faults.run(cancel, asker_of(consumer.holder))
 
     # -- publishes
 

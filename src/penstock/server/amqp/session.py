@@ -435,6 +435,10 @@ class Session(ABC):
             counts.acknowledged += count
         self.settling.settle(settled, verb)
 
+    @abstractmethod
+    def give_back_one(self, settled: Settled) -> None:
+        """A delivery is given back, as one of several perhaps: those of a consumer go together."""
+
     # -- refusals
 
     @abstractmethod

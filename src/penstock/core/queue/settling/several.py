@@ -1,20 +1,24 @@
-"""Acks of several consumers at once, as a connection with a thousand workers sends them.
+"""Acks of several consumers at once, as a connection with a thousand workers sends them; what one gives back singly.
 
 They leave together where nothing could be granted between two of them: the order shows nowhere then, and one record
 tells who has done what.  Nearly always each holds one message alone and nothing waits for its place (prefetches of
 one), which takes the shortest way.
+
+What a consumer gives back goes together where the same is granted between two of them as behind all.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Verb
-from penstock.core.queue.order.runs import PAIR_BYTES, pack_number, pairs_body
+from penstock.core.queue.order.runs import NEVER, PAIR_BYTES, pack_number, pairs_body
+from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import by_one, count_acked, settle, taken
-from penstock.core.queue.stages import is_quiet, stages_of
+from penstock.core.queue.stages import PLAIN, is_quiet, stages_of
 from penstock.core.state.encoding import dump
 from penstock.records.chunks import as_chunk
 from penstock.records.kinds import Kind
@@ -78,6 +82,23 @@ def together(queue: Contents) -> bool:
     """Whether nothing can be granted, moved or told between the acks of two consumers."""
     return not (
         queue.ready or queue.sharing or queue.free_credit or queue.actions or stages_of(queue).keeps
+    )  # fmt: skip
+
+
+def shows_nowhere(queue: Contents, chunks: Sequence[Chunk]) -> bool:
+    """Whether what a consumer gives back, a chunk after another, may go back at once and be granted anew then.
+
+    Each place that comes free is filled with the oldest that is ready.  So where each comes back to the order that all
+    look at, behind the one before, the same messages go out in the same order: each to whose turn it is.  Who has the
+    least of what it may have is another one behind all of them, as is who is let in to a full queue; and where one may
+    stay away or is over a limit, a younger one goes in its stead.
+    """
+    settings = queue.settings
+    return (
+        queue.plan is PLAIN and not queue.targets.lists and not queue.sharing and not queue.actions
+        and queue.lease_due == NEVER and settings.fairness_model != "proportional"
+        and settings.retry is None and not settings.max_cancels and binding_limit(settings) is None
+        and all(one[-1] < other[0] for one, other in pairwise(chunks))
     )  # fmt: skip
 
 
