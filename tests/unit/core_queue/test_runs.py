@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from choices import spread
+from penstock.core.queue.order import runs
 from penstock.core.queue.order.runs import SMALL, gaps, sift
 
 
@@ -34,3 +35,15 @@ def test_the_ends_may_be_holes() -> None:
     assert inside == holes
     assert not slices
     assert [lsn for piece in outside for lsn in piece] == [*range(1, 100), *range(100 + SMALL, 299)]
+
+
+def test_what_stands_one_by_one_is_put_together_without_a_table_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300,000 messages that were due one by one a look at the queue took a fifth of a second."""
+    monkeypatch.setattr(runs, "view", None)
+    monkeypatch.setattr(runs, "TOGETHER", 1000)
+    single = [array("q", [lsn]) for lsn in range(6000, 0, -2)]
+    paged = memoryview(array("q", [7001, 7003])).toreadonly()
+    found = list(runs.in_fewer([range(8000, 8010), *single, paged, array("q", range(9000))]))
+    assert [len(chunk) for chunk in found] == [10, 1000, 1000, 1000, 9000, 2]
+    assert [list(chunk) for chunk in found[1:4]] == [list(range(low, low + 2000, 2)) for low in (4002, 2002, 2)]
+    assert list(found[-1]) == [7001, 7003]

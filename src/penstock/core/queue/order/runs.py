@@ -154,18 +154,20 @@ def in_fewer(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """All of them in no order, a few scattered ones as part of a larger chunk: whoever goes over all between the ends
     of each, as one does who adds up bytes, does so once for many.
     """
-    few, n = list[npt.NDArray[np.int64]](), 0
+    few = array("q")
     for chunk in chunks:
         if isinstance(chunk, range) or len(chunk) >= FEW:
             yield chunk
             continue
-        few.append(view(chunk))
-        n += len(chunk)
-        if n >= TOGETHER:
-            yield packed(np.sort(np.concatenate(few)))
-            few, n = [], 0
+        if isinstance(chunk, memoryview):
+            few.frombytes(chunk.cast("B"))
+        else:
+            few.extend(chunk)
+        if len(few) >= TOGETHER:
+            yield packed(np.sort(few))
+            few = array("q")
     if few:
-        yield packed(np.sort(np.concatenate(few)))
+        yield packed(np.sort(few))
 
 
 def tidy(lsns: npt.NDArray[np.int64]) -> list[Chunk]:
