@@ -43,7 +43,7 @@ def test_what_stands_one_by_one_is_put_together_without_a_table_for_each(monkeyp
     monkeypatch.setattr(runs, "TOGETHER", 1000)
     single = [array("q", [lsn]) for lsn in range(6000, 0, -2)]
     paged = memoryview(array("q", [7001, 7003])).toreadonly()
-    found = list(runs.in_fewer([range(8000, 8010), *single, paged, array("q", range(9000))]))
-    assert [len(chunk) for chunk in found] == [10, 1000, 1000, 1000, 9000, 2]
+    found = list(runs.in_fewer([range(8000, 8500), *single, range(7005, 7006), paged, array("q", range(9000))]))
+    assert [len(chunk) for chunk in found] == [500, 1000, 1000, 1000, 9000, 3]
     assert [list(chunk) for chunk in found[1:4]] == [list(range(low, low + 2000, 2)) for low in (4002, 2002, 2)]
-    assert list(found[-1]) == [7001, 7003]
+    assert list(found[-1]) == [7001, 7003, 7005]

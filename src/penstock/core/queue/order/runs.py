@@ -156,7 +156,7 @@ def in_fewer(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """
     few = array("q")
     for chunk in chunks:
-        if isinstance(chunk, range) or len(chunk) >= FEW:
+        if len(chunk) >= (SMALL if isinstance(chunk, range) else FEW):
             yield chunk
             continue
         if isinstance(chunk, memoryview):
