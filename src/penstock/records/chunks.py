@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, NewType, TypeAlias
 
 Lsn = NewType("Lsn", int)  # position of a record in the log; below 2**53
@@ -80,6 +81,11 @@ def merged_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def united(chunks: Sequence[Chunk]) -> Chunk:
     """All LSNs of a few small chunks as one, ascending, each once."""
     return chunks[0] if len(chunks) == 1 else as_chunk(sorted({lsn for chunk in chunks for lsn in chunk}))
+
+
+def ascend(chunks: Sequence[Chunk]) -> bool:
+    """Whether each begins behind the end of the one before."""
+    return all(one[-1] < other[0] for one, other in pairwise(chunks))
 
 
 def as_chunk(lsns: Sequence[int]) -> Chunk:

@@ -39,7 +39,7 @@ from penstock.core.queue.whole import ATTEMPTS, DISPATCH, RANKS, SHARES, TRIM
 from penstock.core.state.lsns import Ints, alike, flat, spread
 from penstock.expr import compile_filter
 from penstock.expr.context import EVERYTHING
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, ascend
 from penstock.records.compute import distinct_numbers
 from penstock.records.message_types import typed
 from penstock.records.queue_settings import QueueSettings
@@ -237,7 +237,7 @@ _APART = (*Tally._fields, "place", "not_before")
 
 
 def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:
-    if not columns and queue.ranks is None and all(a[-1] < b[0] for a, b in pairwise(waiting)):
+    if not columns and queue.ranks is None and ascend(waiting):
         for chunk in waiting:
             queue.ensure_main().append(chunk)
         return
@@ -249,11 +249,9 @@ def _load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array
     if "barrier" in columns:
         lsns, keys = _without_barriers(queue, lsns, columns)
     told = {name: spread(lsns, columns[name]) for name in _APART if name in columns}
-    aside = np.zeros(len(lsns), dtype=np.bool_)
+    aside = np.isin(lsns, theirs, assume_unique=True) if len(theirs) else np.zeros(len(lsns), dtype=np.bool_)
     for values in told.values():
         aside |= values > 0
-    if len(theirs):
-        aside |= np.isin(lsns, theirs, assume_unique=True)
     late = [lsn for place, lsn in keys if place != lsn]
     others = distinct_numbers(np.concatenate((lsns[aside], np.array(late, dtype=np.int64))))
     _load_fresh(queue, lsns[~aside], others)
@@ -286,15 +284,19 @@ def _load_apart(queue: Contents, lsns: Ints, columns: Mapping[str, Ints]) -> Non
             fresh += ((lsn, due) for lsn in mine.tolist())
             continue
         for chunk in tidy(mine):
-            run = Run(chunk, False, tally if tally != FRESH else FRESH, place, due)
-            if due:
-                queue.ensure_delays().retry(run)
-                continue
-            for part in [run] if queue.foreign is None else queue.foreign.keep(run):
-                queue.ensure_returned().push(part)
+            _put_back(queue, Run(chunk, False, FRESH if tally == FRESH else tally, place, due))
     if fresh:
         fresh.sort()
         queue.ensure_delays().schedule([lsn for lsn, _ in fresh], [due for _, due in fresh])
+
+
+def _put_back(queue: Contents, run: Run) -> None:
+    """To what is due later, or to what came back and is here."""
+    if run.deadline:
+        queue.ensure_delays().retry(run)
+        return
+    for part in [run] if queue.foreign is None else queue.foreign.keep(run):
+        queue.ensure_returned().push(part)
 
 
 def _without_barriers(
@@ -331,6 +333,7 @@ def check(queue: Contents) -> None:
         assert queue.weight == queue.ready_bytes, f"{queue!r}: {queue.ready_bytes} bytes, counted {queue.weight}"
     _check_barriers(queue)
     _check_leases(queue)
+    _check_spare(queue)
     _check_solid(queue)
 
 
@@ -363,6 +366,10 @@ def _check_leases(queue: Contents) -> None:
         assert count == consumer.leases.count, f"{consumer!r}: holds {count}"
         outstanding += count if consumer.serial else 0
     assert outstanding == queue.outstanding, f"{queue!r}: {outstanding} outstanding, counted {queue.outstanding}"
+
+
+def _check_spare(queue: Contents) -> None:
+    """Of many consumers those with room are known."""
     if (spare := queue.roster.spare) is not None and not queue.sharing:
         others = [one for one in queue.roster.all if one.targets is None and not one.choked and one not in spare]
         assert not (out := [one for one in others if one.room > 0]), f"{queue!r}: {out} have room, and nobody knows it"

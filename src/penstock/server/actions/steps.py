@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from heapq import merge
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -34,7 +34,7 @@ from penstock.expr import Filter
 from penstock.expr.bodies import heavy
 from penstock.expr.context import LOOP_BODY
 from penstock.records import properties as header_codec
-from penstock.records.chunks import Chunk, as_chunk
+from penstock.records.chunks import Chunk, as_chunk, ascend
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
 from penstock.records.event_actions import (
@@ -130,7 +130,7 @@ class Walk:
 def available_chunks(queue: Queue) -> Iterator[Chunk]:
     """What is available in a queue, the oldest first."""
     chunks = sorted(queue.chunks(*AVAILABLE), key=_first_of)
-    if all(a[-1] < b[0] for a, b in pairwise(chunks)):
+    if ascend(chunks):
         return (chunk[start : start + LOOKED] for chunk in chunks for start in range(0, len(chunk), LOOKED))
     return _portions(merge(*chunks))
 

@@ -98,12 +98,11 @@ class Peeking(Commands):
         wanted = narrowed(filter, right)
         wanted = None if wanted is None else wanted.reading(queue.settings.message_type)
         most = count if filter is None else LOOKED_MOST
-        standing = queue.first(most, *AVAILABLE)
-        lsns = sorted(lsn for _, run, _ in standing for lsn in run.chunk)[:most]
+        attempts = {lsn: run.tally.attempt for _, run, _ in queue.first(most, *AVAILABLE) for lsn in run.chunk}
+        lsns = sorted(attempts)[:most]
         if not lsns:
             return [], 0
         below = queue.redelivered_below
-        attempts = {lsn: run.tally.attempt for _, run, _ in standing for lsn in run.chunk}
         await self.durable(lsns[-1])
         there, origin, found, looked, shown = queue.available, self.engine.log.origin, list[Seen](), 0, 0
         sizes = queue.sizes.of(as_chunk(lsns))
@@ -111,10 +110,7 @@ class Peeking(Commands):
             within = int(np.searchsorted(np.cumsum(sizes[looked : looked + PART]), PART_BYTES, "right"))
             part = lsns[looked : looked + max(within, 1)]
             rows = await self._rows(part, queue.id)
-            if wanted is None:
-                allowed = [True] * len(rows)
-            else:
-                allowed = await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
+            allowed = await _allowed(wanted, rows)
             some = [
                 Seen(topic.exchange, topic.name, header, body if truncate < 0 else body[:truncate], len(body),
                      attempts[lsn] > 0 or lsn < below, max(there - looked - place - 1, 0), attempts[lsn],
@@ -160,6 +156,13 @@ class Peeking(Commands):
                     "deliveries": run.tally.attempt,
                     "leased_age": round(max(now.mono - run.granted, 0) / 1e6, 6) if run.granted else None,
                 }
+
+
+async def _allowed(wanted: Filter | None, rows: Rows) -> Sequence[bool]:
+    """Which of them a filter matches."""
+    if wanted is None:
+        return [True] * len(rows)
+    return await asyncio.to_thread(wanted.matches, rows.bodies, rows.properties)
 
 
 def _item(one: Seen) -> dict[str, object]:

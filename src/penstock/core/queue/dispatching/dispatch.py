@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core.effects import Deliver, Sink
@@ -91,13 +91,10 @@ def _limited(queue: Contents, now: Now, budget: int) -> int:
 
 def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) -> None:
     """To those of the highest priority first, whole slices to each."""
-    roster = queue.roster
-    if roster.spare is None:
-        by_turn = roster.in_order and queue.shares is None and queue.settings.fairness_model == "round-robin"
-    else:
-        by_turn = False
-        if queue.sharing:
-            roster.spare = None  # others use what one has room by
+    roster, fairness = queue.roster, queue.settings.fairness_model
+    if queue.sharing:
+        roster.spare = None  # others use what one has room by
+    by_turn = roster.spare is None and roster.in_order and queue.shares is None and fairness == "round-robin"
     for level in roster.levels:
         given: int | None = 0
         if by_turn and len(level) >= MANY:
@@ -109,8 +106,20 @@ def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) 
         offered -= given
         if not offered:
             return
-    if len(roster.all) > SPARE_MOST and budget > 0 < queue.room and queue.shares is None and not queue.sharing:
+    if budget > 0 < queue.room and _is_vast(queue):
         roster.spare = {}  # each had what it has room for
+
+
+def _is_vast(queue: Contents) -> bool:
+    """Whether consumers are so many that those with room are known, and whether what one has is its own."""
+    return len(queue.roster.all) > SPARE_MOST and queue.shares is None and not queue.sharing
+
+
+def _with_room(some: Iterable[Consumer]) -> list[Consumer]:
+    """Those that take more.  The first test alone answers for most of many: `room` is a call."""
+    return [
+        one for one in some if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0)
+    ]
 
 
 def _to_whose_turn_it_is(
@@ -133,11 +142,7 @@ def _to_whose_turn_it_is(
 
 def _slices(queue: Contents, now: Now, sink: Sink, level: Sequence[Consumer], offered: int, budget: int) -> int | None:
     """Give those of one priority what they take; how many messages.  None: nothing more may go now."""
-    some = level if queue.roster.spare is None else queue.roster.spare_of(level)
-    # the first test alone answers for most of many: `room` is a call
-    free = [
-        one for one in some if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0)
-    ]
+    free = _with_room(level if queue.roster.spare is None else queue.roster.spare_of(level))
     if not free:
         return 0
     limit = min(offered, queue.room)
@@ -172,11 +177,7 @@ def in_turn(level: Sequence[Consumer], turn: int, count: int) -> list[Consumer]:
         while start < stop and len(out) < count:
             some = level[start : min(stop, start + max(count - len(out), LOOK_LEAST))]
             start += len(some)
-            out += [
-                one
-                for one in some
-                if one.leases.count < one.limit and not one.choked and (one.shared is None or one.room > 0)
-            ]
+            out += _with_room(some)
     return out[:count]
 
 

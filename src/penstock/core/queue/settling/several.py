@@ -10,7 +10,6 @@ What a consumer gives back goes together where the same is granted between two o
 from __future__ import annotations
 
 import struct
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.effects import Verb
@@ -20,7 +19,7 @@ from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import by_one, count_acked, settle, taken
 from penstock.core.queue.stages import PLAIN, is_quiet, stages_of
 from penstock.core.state.encoding import dump
-from penstock.records.chunks import as_chunk
+from penstock.records.chunks import as_chunk, ascend
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def shows_nowhere(queue: Contents, chunks: Sequence[Chunk]) -> bool:
         queue.plan is PLAIN and not queue.targets.lists and not queue.sharing and not queue.actions
         and queue.lease_due == NEVER and settings.fairness_model != "proportional"
         and settings.retry is None and not settings.max_cancels and binding_limit(settings) is None
-        and all(one[-1] < other[0] for one, other in pairwise(chunks))
+        and ascend(chunks)
     )  # fmt: skip
 
 
