@@ -353,5 +353,5 @@ def drained(
                     silent_since, over = time.monotonic(), False  # it was on its way when none was left
     finally:
         for peer in (looker, *peers):
-            peer.socket.close()
+            peer.leave()
     return found

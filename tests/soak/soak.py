@@ -286,6 +286,7 @@ class Soak:
             for name, arguments in QUEUES.items():
                 peer.method(spec.Queue.Declare(queue=name, durable=True, arguments=arguments))
                 peer.expect(spec.Queue.DeclareOk)
+            peer.leave()
 
     def go(self, *, measured: bool = False) -> None:
         """A new team for a new life.  measured: in a short run it has a pace."""
