@@ -10,6 +10,7 @@ from penstock.server.flight.senders import (
     BEGIN_S,
     BESIDE,
     CALL,
+    ENDS_S,
     FILLED_S,
     FIRST_WINDOW,
     GROWN,
@@ -146,15 +147,21 @@ def test_where_all_bring_batches_who_has_most_is_taken() -> None:
         assert house.blamed() == FLOODER
 
 
-@pytest.mark.parametrize(("short_of", "seconds"), [(0, IN_VAIN_S), (200 * MIB, SHORT_S)])
+@pytest.mark.parametrize(
+    ("short_of", "calls", "seconds"),
+    [
+        (0, 1024, IN_VAIN_S), (200 * MIB, 1024, SHORT_S), (200 * MIB, 20_000, 20_000 * ENDS_S),
+        (200 * MIB, 1_000_000, IN_VAIN_S), (0, 1_000_000, IN_VAIN_S),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("had", [0.0, 0.5])
-def test_what_is_left_of_a_flood_counts_against_nobody_while_the_door_gets_no_processor(
-    short_of: int, seconds: float, had: float
+def test_what_is_left_of_a_flood_counts_against_nobody_while_its_calls_may_have_to_end(
+    short_of: int, calls: int, seconds: float, had: float
 ) -> None:
-    """Calls of who was cut were there for longer, and who was left with a batch on its way was cut for them."""
+    """Who was left with a batch on its way was cut for them: they were many, or the door got no processor."""
     house = House()
     house.joins(FLOODER, HONEST)
-    house.came[FLOODER] += OF_A_CALL + LEAST
+    house.came[FLOODER] = 10 + OF_A_CALL + calls * OF_A_SMALL_CALL
     house.came[HONEST] += MIB
     with house.senders.uploading(HONEST):
         assert house.blamed(0.0, short_of) == FLOODER

@@ -97,6 +97,9 @@ IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
 """So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
 calls of who was cut last may have to end yet, and who makes the crowd may show in what comes next."""
 
+ENDS_S = 0.0002
+"""What each of these calls takes to end, about: of a large flood they all take longer than nobody is cut otherwise."""
+
 STARVED = 4
 """So many seconds without the processor count as one of those: calls that nobody waits for end no sooner either."""
 
@@ -178,6 +181,7 @@ class Senders:
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
         self._worked_then = 0.0
         self._cut, self._cut_at = 0, -BEGIN_S  # bytes that who was found last had in gRPC, and when that was
+        self._ending = 0.0  # seconds that the calls take to end which these bytes are, if they are calls
         self._lock = threading.Lock()
 
     def __contains__(self, peer: object) -> bool:
@@ -243,13 +247,15 @@ class Senders:
         calls = grown > BESIDE + GROWN * (total + at_hand) + begin
         found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
         if found or now - self._looked_at > SHORT_S:
-            self._found_at, self._worked_then = now, self._worked()
+            self._found_at, self._worked_then, self._ending = now, self._worked(), 0.0
         self._looked_at = now
         if not found and self._in_vain(now, short_of, total):
             found = _most(all_, SUSPECTS[-1:])
         if found is None:
             return None
         self._cut, self._cut_at = found.kept, now
+        if not found.uploads:
+            self._ending = min(found.kept // OF_A_SMALL_CALL * ENDS_S, IN_VAIN_S)
         return found.peer, found.kept
 
     def _in_vain(self, now: float, short_of: int, total: int) -> bool:
@@ -258,7 +264,7 @@ class Senders:
         if 0 < short_of <= 2 * total:
             return waited >= FILLED_S
         had = min(waited, max(self._worked() - self._worked_then, waited / STARVED))
-        return had >= (SHORT_S if short_of else IN_VAIN_S)
+        return had >= max(SHORT_S if short_of else IN_VAIN_S, self._ending)
 
     def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
         sender = self._all.get(peer)
