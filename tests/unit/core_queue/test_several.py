@@ -8,6 +8,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,10 @@ class Side:
         self.consumers: list[Consumer] = []
         self.lsns: dict[bytes, int] = {}
         self.several = several
+
+    def subscribe(self, filter: str | None, **how: Any) -> None:
+        compiled = None if filter is None else compile_filter(filter)
+        self.consumers.append(self.world.subscribe(self.queue, f"c{len(self.consumers)}", filter=compiled, **how))
 
     def publish(self, bodies: Sequence[bytes]) -> None:
         first = self.world.publish("q", *bodies).first
@@ -92,29 +97,28 @@ class Side:
         )  # fmt: skip
 
 
+def publish(sides: Sequence[Side], chance: random.Random, below: int) -> None:
+    """The same messages in each world, fewer than this; all of a world have a number of their own."""
+    first, count = len(sides[0].lsns), chance.randrange(1, below)
+    bodies = [b'{"n": %d, "g": %d}' % (n, chance.randrange(3)) for n in range(first, first + count)]
+    for side in sides:
+        side.publish(bodies)
+
+
 @pytest.mark.parametrize("seed", spread(range(18), 9))
 def test_several_acks_are_the_same_as_one_after_the_other(seed: int) -> None:
     chance = random.Random(seed)
     settings = SETTINGS[seed % len(SETTINGS)]
     sides = [Side(dict(settings), several=True), Side(dict(settings), several=False)]
     client = chance.choice(["", "peer/1"])
-    number = 0
     for _ in range(40):
         step = chance.random()
         if step < 0.15 or not sides[0].consumers:
             text, backlog = chance.choice(FILTERS), chance.choice([None, 1, 3])
             for side in sides:
-                filter = None if text is None else compile_filter(text)
-                tag = f"c{len(side.consumers)}"
-                side.consumers.append(
-                    side.world.subscribe(side.queue, tag, filter=filter, max_backlog=backlog, client=client)
-                )
+                side.subscribe(text, max_backlog=backlog, client=client)
         elif step < 0.5:
-            count = chance.randrange(1, 7)
-            bodies = [b'{"n": %d, "g": %d}' % (n, chance.randrange(3)) for n in range(number, number + count)]
-            number += count
-            for side in sides:
-                side.publish(bodies)
+            publish(sides, chance, 7)
         elif step < 0.55:
             for side in sides:
                 side.world.advance(6)
@@ -156,23 +160,14 @@ def test_what_one_gives_back_singly_is_the_same_together_as_one_after_the_other(
     settings: dict[str, object] = {"fairness_model": "round-robin", **RETURNS[seed % len(RETURNS)]}
     filters = (None, None, "/g = 0") if seed % 3 == 2 else (None,)
     sides = [Side(dict(settings), several=True), Side(dict(settings), several=False)]
-    number = 0
     for step in range(60):
         what = chance.random()
         if step < 3 or what < 0.05:
             text, backlog, priority = chance.choice(filters), chance.choice([2, 3, 6]), chance.choice([0, 0, 1])
             for side in sides:
-                filter = None if text is None else compile_filter(text)
-                tag = f"c{len(side.consumers)}"
-                side.consumers.append(
-                    side.world.subscribe(side.queue, tag, filter=filter, max_backlog=backlog, priority=priority)
-                )
+                side.subscribe(text, max_backlog=backlog, priority=priority)
         elif what < 0.3:
-            count = chance.randrange(1, 12)
-            bodies = [b'{"n": %d, "g": %d}' % (n, chance.randrange(3)) for n in range(number, number + count)]
-            number += count
-            for side in sides:
-                side.publish(bodies)
+            publish(sides, chance, 12)
         elif what < 0.35:
             for side in sides:
                 side.world.advance(6)
