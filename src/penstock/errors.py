@@ -277,6 +277,11 @@ class LogBroken(Unavailable):
     to_do = "Check the disk, then restart the server; it replays the log."
 
 
+def printable(text: str) -> str:
+    """Text on one line, for a log or a terminal: a control character as Python writes it, and so no line of its own."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
 def shown(value: object) -> str:
     """A value for a message, as a settings file or JSON writes it and not as Python does, cut where it is long."""
     text = _as_written(value)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAl
 import orjson
 import typer
 
-from penstock.errors import ExpressionError, InvalidArgument, PenstockError
+from penstock.errors import ExpressionError, InvalidArgument, PenstockError, printable
 from penstock.units import as_text, parse_duration
 
 if TYPE_CHECKING:
@@ -303,8 +303,7 @@ def shown(value: object) -> str:
         return ", ".join(f"{shown(name)} {shown(one)}" for name, one in cast("Mapping[object, object]", value).items())
     if isinstance(value, list | tuple):
         return ", ".join(map(shown, cast("Sequence[object]", value)))
-    text = as_text(value)
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return printable(as_text(value))
 
 
 def unasked(question: str) -> InvalidArgument:

@@ -1,7 +1,7 @@
 // A SELECT over queues, topics and views.
 
 import { ask } from "./api.js";
-import { count, fill, h, plural, setText, shown } from "./dom.js";
+import { count, fill, h, plural, say, setText, shown } from "./dom.js";
 
 const SHOWN = 1000;
 
@@ -60,7 +60,9 @@ export function sql() {
     try {
       const [deepest] = (await ask("queues", { query: { page: 1, page_size: 1, sort: "messages", sort_reverse: true } })).items;
       if (deepest) [name, where] = [deepest.name, deepest.vhost];
-    } catch { /* who may not list queues sees the example */ }
+    } catch (error) {
+      if (![401, 403].includes(error.status)) say(error.message, true); // who may not list queues has the example
+    }
     if (text.value || kept !== null) return;
     text.value = `SELECT topic, count(*) AS messages\nFROM "${name.replaceAll('"', '""')}"\nGROUP BY topic\nORDER BY messages DESC\nLIMIT 100`;
     vhost.value = where;

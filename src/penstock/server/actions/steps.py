@@ -29,7 +29,7 @@ from penstock.core.action_rules import Happening, Prepared
 from penstock.core.effects import Question
 from penstock.core.publishing.evaluating import answers_of
 from penstock.core.queue.places import AVAILABLE
-from penstock.errors import DiskFull, NotFound, PenstockError, Refused
+from penstock.errors import DiskFull, NotFound, PenstockError, Refused, printable
 from penstock.expr import Filter
 from penstock.expr.bodies import heavy
 from penstock.expr.context import LOOP_BODY
@@ -479,5 +479,4 @@ def _extract(step: Prepared, happening: Happening) -> str:
 
 def _line(text: bytes) -> str:
     """One line for a log: control characters shown, the rest cut."""
-    told = text.decode(errors="replace")[:ECHO_MOST]
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in told)
+    return printable(text.decode(errors="replace")[:ECHO_MOST])
