@@ -69,11 +69,11 @@ from penstock.core.state.lsns import (
     texts,
 )  # fmt: skip
 from penstock.core.topology.ruling import load_some, with_some
-from penstock.records.compute import distinct_numbers
+from penstock.records.compute import GATHERED, distinct_numbers, taken
 from penstock.records.kinds import MEANINGS, MOVES, NO_ROUTE, PUBLISHES, Kind, State
 
 WINDOW = 400_000
-"""Rows that are looked at in one go."""
+"""Rows that are looked at in one go, unless they are large."""
 
 _MOVES, _KNOWN = [int(kind) for kind in MOVES], {int(kind) for kind in Kind}
 _NEEDED = ["lsn", "kind", "name", "route", "time", "not_before", "properties", "body"]
@@ -101,7 +101,7 @@ class Audit:
         self._proxied: set[int] = set()  # queues in which this site acts for others
         self._took: list[tuple[int, Ints]] = []  # (queue, flat pairs) of this window
         self._held: list[tuple[pa.RecordBatch, Ints | None]] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         self._positions = PositionAudit(self._find, self._counts)
         self._letters = LetterAudit(self._find, self._counts)
         self._window: Window
@@ -157,7 +157,8 @@ class Audit:
         if batch.num_rows:
             self._held.append((batch.select(_NEEDED), groups))
             self._rows += batch.num_rows
-            if self._rows >= WINDOW:
+            self._bytes += taken(batch)
+            if self._rows >= WINDOW or self._bytes >= GATHERED:
                 self._look()
 
     def finish(self, folded: DurableState | None = None) -> Report:
@@ -196,7 +197,7 @@ class Audit:
                 for at, (held, groups) in enumerate(self._held)
             ]
         )
-        self._held, self._rows = [], 0
+        self._held, self._rows, self._bytes = [], 0, 0
         lsns, kinds = numbers(table, "lsn"), numbers(table, "kind")
         for start, stop in parts_beyond(self._skip, lsns, kinds):
             one = slice(start, stop)

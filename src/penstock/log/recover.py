@@ -61,6 +61,7 @@ from penstock.log.segment import (
 from penstock.log.segment_walk import Walked, behind, claimed, ends_early, gap, sealed, walk
 from penstock.log.writer import create_segment
 from penstock.ports import Disk, File
+from penstock.records.compute import gathered
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS, UNCLEAN_GAP
 
@@ -351,19 +352,12 @@ def choose_start(disk: Disk, catalog: Catalog, recovery: Recovery, vias: Vias) -
 
 
 def tables(catalog: Catalog, vias: Vias, after: int) -> Iterator[pa.Table]:
-    """Rows above `after` in tables of about 500,000; their VIA records are learned.
+    """Rows above `after` in tables of 500,000, or of fewer that are large; their VIA records are learned.
 
     LogDamaged at the first bad batch.
     """
-    held, rows = list[pa.Table](), 0
-    for table in _blocks(catalog, after):
-        held.append(table)
-        rows += table.num_rows
-        if rows >= _ROWS:
-            yield _learned(pa.concat_tables(held), vias)
-            held, rows = [], 0
-    if held:
-        yield _learned(pa.concat_tables(held), vias)
+    for table in gathered(_blocks(catalog, after), _ROWS):
+        yield _learned(table, vias)
 
 
 def replayed_after(start: Start | None) -> int:

@@ -4,14 +4,14 @@ That module makes Python functions of all that Arrow knows, with their documenta
 a start nor a replay in the bulk process should pay.  The few functions that take arrays alone are called in Arrow
 directly; the first of any other loads it, and so do methods of arrays such as `filter` and `cast`.
 
-Beside them stand arrays of LSNs, and batches in slices.
+Beside them stand arrays of LSNs, batches in slices, and batches gathered to tables that memory can hold.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -77,6 +77,33 @@ def cut(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
         yield from cut(batch.slice(rows // 2), most)
     elif rows:
         yield batch
+
+
+GATHERED = 128 << 20
+"""Memory that batches which are looked at together take, about: rows may be of any size."""
+
+BATCH_TAKES = 8 << 10
+"""Memory of a batch of few rows: eleven columns are objects, however little is in them."""
+
+
+def taken(batch: pa.RecordBatch | pa.Table) -> int:
+    """Bytes of memory that are held with it, about."""
+    count = batch.column(0).num_chunks if isinstance(batch, pa.Table) else 1
+    return max(batch.get_total_buffer_size(), count * BATCH_TAKES)
+
+
+def gathered(batches: Iterable[pa.RecordBatch | pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Batches as tables, each of at least so many rows, or fewer that take `GATHERED` bytes; the last has the rest."""
+    held, have, size = list[pa.Table](), 0, 0
+    for batch in batches:
+        held.append(batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch]))
+        have += batch.num_rows
+        size += taken(batch)
+        if have >= rows or size >= GATHERED:
+            yield pa.concat_tables(held)
+            held, have, size = [], 0, 0
+    if held:
+        yield pa.concat_tables(held)
 
 
 def lsns_of(chunk: Chunk) -> npt.NDArray[np.int64]:

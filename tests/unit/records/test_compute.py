@@ -6,10 +6,12 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.records.compute import distinct_numbers
+from penstock.records import compute
+from penstock.records.compute import distinct_numbers, gathered
 
 SOURCES = Path(penstock.__file__).parent
 
@@ -36,3 +38,21 @@ def test_nothing_asks_numpy_for_the_numbers_alone() -> None:
             if isinstance(node, ast.Call) and ast.unparse(node.func) in FILLS and not node.keywords:
                 found.append(f"{path.relative_to(SOURCES)}:{node.lineno}")
     assert found == []
+
+
+@pytest.mark.parametrize(("size", "most", "each"), [
+    (1, 100, [100, 100, 50]),  # by rows
+    (50_000, 100, [3, 3, 3, 3, 3]),  # by what they take
+    (1, 10_000, [128, 122]),  # of one row each: each is eleven objects
+])  # fmt: skip
+def test_batches_are_gathered_up_to_rows_or_memory(
+    size: int, most: int, each: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute, "GATHERED", 1 << 20 if size == 1 else 150_000)
+    batches = [pa.record_batch({"lsn": [n], "body": [b"x" * size]}) for n in range(sum(each))]
+    tables = list(gathered(batches, most))
+    assert [table.num_rows for table in tables] == each
+    assert pa.concat_tables(tables)["lsn"].to_pylist() == list(range(len(batches)))
+    assert [table.num_rows for table in gathered([pa.Table.from_batches(batches)] * 2, len(batches) + 1)] in (
+        [2 * len(batches)], [len(batches)] * 2,
+    )  # fmt: skip

@@ -29,6 +29,7 @@ from penstock.log.catalog import Segment
 from penstock.log.reader import decode
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, first_lsn
+from penstock.records.compute import gathered
 from penstock.server.bulk.requests import Request
 
 if TYPE_CHECKING:
@@ -111,18 +112,16 @@ def audit_view(view: View, progress: Progress) -> Report:
     start = DurableState.decode(base.state) if base is not None else None
     auditor, fold = Audit(start), Fold(start)
     total, done = rows_of(view), 0
-    held, rows = list[pa.RecordBatch](), 0
-    for batch, groups in view.groups(0, view.durable + 1):
-        auditor.feed(batch, groups)
-        held.append(batch)
-        rows += batch.num_rows
-        done += batch.num_rows
-        if rows >= FOLD_ROWS:
-            fold.feed(pa.Table.from_batches(held))
-            held, rows = [], 0
-            progress(done, total)
-    if held:
-        fold.feed(pa.Table.from_batches(held))
+
+    def audited() -> Iterator[pa.RecordBatch]:
+        for batch, groups in view.groups(0, view.durable + 1):
+            auditor.feed(batch, groups)
+            yield batch
+
+    for table in gathered(audited(), FOLD_ROWS):
+        fold.feed(table)
+        done += table.num_rows
+        progress(done, total)
     report = auditor.finish(fold.finish())
     report.counts["segments"] = len(view.catalog.segments)
     report.counts["bytes"] = sum(segment.end for segment in view.catalog.segments)

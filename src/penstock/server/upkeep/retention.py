@@ -26,6 +26,7 @@ import pyarrow as pa
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.log.catalog import SegmentInfo
+from penstock.records.compute import gathered
 from penstock.units import format_duration, format_size
 
 if TYPE_CHECKING:
@@ -157,16 +158,9 @@ class Retirement:
     def state_below(self, floor: int) -> bytes:
         """The durable state of all records below `floor`, encoded.  Reads the log: not on the loop."""
         fold = Fold(DurableState.decode(self._state)) if self._state else Fold()
-        held, rows = list[pa.RecordBatch](), 0
-        for batch in self._runtime.log.batches(self._floor, floor):
-            held.append(batch)
-            rows += batch.num_rows
-            if rows >= FOLD_ROWS:
-                fold.feed(pa.Table.from_batches(held))
-                held, rows = [], 0
-                self._rest.wait(REST_S)
-        if held:
-            fold.feed(pa.Table.from_batches(held))
+        for table in gathered(self._runtime.log.batches(self._floor, floor), FOLD_ROWS):
+            fold.feed(table)
+            self._rest.wait(REST_S)
         return fold.finish().encode()
 
     def room_for(self, state: bytes) -> bool:
