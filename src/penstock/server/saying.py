@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from fcntl import F_GETFL, F_SETFL, fcntl
 from weakref import WeakSet
 
+from penstock.server.base.loading import OneLine
+
 MOST = 10_000
 """Lines that wait; a start says a few hundred at most."""
 
@@ -38,6 +40,7 @@ class Voice(logging.Handler):
     def __init__(self, out: int = OUT, log: int = LOG, most: int = MOST) -> None:
         """out, log: descriptors of files, which stay open."""
         super().__init__(logging.WARNING)
+        self.setFormatter(OneLine())
         self._files = out, log
         self._most = most
         self._waiting = deque[tuple[int, str]]()

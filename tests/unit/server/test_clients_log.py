@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import MemoryShort
 from penstock.server.amqp.door import OPEN_TIMEOUT_US, unread
+from penstock.server.base.loading import OneLine
 from penstock.server.sockets.strangers import MOST, TOLD_S
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD, frame
@@ -35,7 +36,7 @@ def lines(life: Life, caplog: pytest.LogCaptureFixture) -> Lines:
 
     def read() -> list[str]:
         life.run()
-        told = [one.getMessage() for one in caplog.records]
+        told = [OneLine().format(one) for one in caplog.records]
         caplog.clear()
         return told
 

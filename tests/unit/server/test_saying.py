@@ -60,13 +60,14 @@ def test_the_log_is_said_as_the_last_resort_says_it() -> None:
         log.addHandler(voice)
         log.info("nobody wants to know")
         log.warning("%d things are wrong", 3)
+        log.warning("no queue '%s'", "a\nb\x1b[31m")
         try:
             raise ValueError("because")
         except ValueError:
             log.exception("and this")
         voice.end()
         told = all_of(reads)
-        assert told[:2] == ["3 things are wrong", "and this"]
+        assert told[:3] == ["3 things are wrong", r"no queue 'a\nb\x1b[31m'", "and this"]
         assert told[-1] == "ValueError: because"
 
 

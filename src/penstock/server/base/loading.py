@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from penstock.errors import printable
+
 if TYPE_CHECKING:
     import subprocess
 
@@ -197,7 +199,17 @@ def beside_a_server() -> None:
     with suppress(OSError, ValueError):  # where there is no such file they are killed by their size
         score = Path("/proc/self/oom_score_adj")
         score.write_text(str(min(1000, int(score.read_text()) + KILLED_FIRST)))
-    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler])
+
+
+class OneLine(logging.Formatter):
+    """An entry of a log is one line, and a traceback behind it: some tell names and texts that clients chose."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """The entry without the traceback."""
+        return printable(super().formatMessage(record))
 
 
 def with_all_files() -> None:

@@ -26,7 +26,6 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 
-from penstock.errors import printable
 from penstock.records.dataclass import dataclass
 
 logger = logging.getLogger("penstock.server.doors")
@@ -63,7 +62,7 @@ class Complaints:
             self._more[door] += 1
             return
         self._told.add((door, *key))
-        logger.warning("%s: %s", door, printable(line))  # some of it a client has chosen
+        logger.warning("%s: %s", door, line)
 
     def _over(self) -> None:
         """The span has ended: what was not written is told as a number."""
