@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from penstock.core.queue import contents, delays, expiry, held, owning, shares, staging, trimming, yielding
 from penstock.core.queue.dispatching import dispatch, recalled, roster, takers
+from penstock.core.queue.order import run_heap
 from penstock.core.queue.settling import leases
 
 Bound: TypeAlias = tuple[tuple[Any, ...], str, tuple[int, ...]]
@@ -37,6 +38,7 @@ BOUNDS: tuple[Bound, ...] = (
     ((dispatch,), "HALF_FROM", (2, 3)),
     ((dispatch,), "LOOK_LEAST", (1, 2)),
     ((dispatch, roster), "SPARE_MOST", (0, 1, 2)),
+    ((run_heap,), "LOOSE_MOST", (0, 2)),
 )
 STEPS: tuple[Bound, ...] = (
     ((leases, contents, delays, trimming), "STEP_MOST", (1, 2, 5)),

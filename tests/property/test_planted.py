@@ -6,12 +6,13 @@ Each is found by fewer walks than `make test` has of its kind.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from penstock.core.queue import flow, lasting, places
+from penstock.core.queue import flow, places
 from penstock.core.queue.order.runs import Run
+from penstock.core.queue.order.scattered import Scattered
 from penstock.core.queue.parts import QueueParts
 from penstock.core.queue.places import Part, Place
 from property.foreign_walk import ForeignWalk
@@ -72,8 +73,18 @@ def test_who_changes_what_was_captured_is_found(monkeypatch: pytest.MonkeyPatch)
     def itself(run: Run) -> Run:
         return run
 
-    monkeypatch.setattr(lasting, "_copy", itself)
+    monkeypatch.setattr(Run, "copy", itself)
     assert found_by(Walk, 13) is not None
+
+
+@pytest.mark.parametrize("reads", ["told", "pieces", "extract"])
+def test_who_forgets_what_came_back_one_by_one_is_found(reads: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(rows: Scattered, *args: Any) -> Any:
+        return real(Scattered(), *args)
+
+    real = getattr(Scattered, reads)
+    monkeypatch.setattr(Scattered, reads, blind)
+    assert found_by(Walk, 7) is not None
 
 
 def test_who_forgets_dead_letters_that_cannot_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from penstock.core.outbox import Outbox
 from penstock.core.queue import delays, groups, timetable
 from penstock.core.queue.dispatching import filtering, granting
 from penstock.core.queue.dispatching.consumers import Consumer, Credit, Foreseen
-from penstock.core.queue.order import main_order, returned, runs
+from penstock.core.queue.order import main_order, run_heap, runs, sorted_rows
 from penstock.core.queue.places import STATES
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import leases, letters
@@ -46,10 +46,11 @@ TINY: list[tuple[Any, str, int]] = [
     (delays, "SAMPLE", 2),
     (timetable, "SMALL", 3),
     (timetable, "FEW", 2),
-    (returned, "LOOSE_MOST", 2),
-    (returned, "ALIKE", 1),
-    (returned, "JOINED", 3),
-    (returned, "KINDS_MOST", 12),
+    (run_heap, "LOOSE_MOST", 2),
+    (run_heap, "ALIKE", 1),
+    (run_heap, "JOINED", 3),
+    (sorted_rows, "BLOCK", 2),
+    (sorted_rows, "MERGE_LEAST", 2),
     (leases, "GATHERED_MOST", 3),
     (leases, "DEAD_MOST", 1),
     (granting, "PIECES_MOST", 1),

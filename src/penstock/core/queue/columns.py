@@ -19,6 +19,7 @@ from penstock.core.queue.dedup import key_column
 from penstock.core.queue.order.ranking import load_ranks
 from penstock.core.queue.order.ranks import UNKNOWN
 from penstock.core.queue.order.runs import Run, packed
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.attempts import Tally
 from penstock.core.queue.whole import DISPATCH
 from penstock.core.state.lsns import Ints, chunked, flat, ints, runs_among, runs_of, spread, to_array
@@ -36,6 +37,7 @@ class Contained:
     main: list[Chunk] = field(default_factory=list["Chunk"])
     runs: list[Run] = field(default_factory=list[Run])  # copies: chunk, solid, tally and place
     retries: list[Run] = field(default_factory=list[Run])  # those of `runs` that wait for their `deadline`
+    scattered: list[Told] = field(default_factory=list["Told"])  # more of them, one by one
     scheduled: list[tuple[Longs, Longs]] = field(default_factory=list[tuple["Longs", "Longs"]])
     barriers: Chunk = range(0)  # which of all these are barriers
     loose: list[Longs] = field(default_factory=list["Longs"])  # more LSNs, in any order
@@ -48,7 +50,8 @@ class Contained:
         if self.loose:
             self.main += chunked(np.sort(np.concatenate([ints(part) for part in self.loose])))
             self.loose = []
-        return [*self.main, *(run.chunk for run in self.runs), *(lsns for lsns, _ in self.scheduled)]
+        back = (*(run.chunk for run in self.runs), *(packed(np.sort(told.lsns)) for told in self.scattered))
+        return [*self.main, *back, *(lsns for lsns, _ in self.scheduled)]
 
     def _tallies(self) -> dict[str, list[Ints]]:
         """What was counted of the runs' messages, and their places, as triples a column."""
@@ -60,6 +63,10 @@ class Contained:
                 for column, value in zip(counts.values(), values, strict=True):
                     if value:
                         column.append(_triples(pairs, value))
+        for told in self.scattered:
+            tallies = np.array(told.tallies, dtype=np.int64)
+            for column, values in zip(counts.values(), (*tallies[told.numbers].T, told.places), strict=True):
+                column.append(_each(told.lsns, values))
         return counts
 
     def columns(self) -> dict[str, array[int]]:
@@ -77,14 +84,19 @@ class Contained:
     def _due(self) -> list[Ints]:
         """When what is delayed goes on."""
         due = [_triples(np.array(run.pairs(), dtype=np.int64).reshape(-1, 2), run.deadline) for run in self.retries]
-        for lsns, times in self.scheduled:
-            alone = ints(lsns)
-            due.append(np.stack((alone, alone + 1, ints(times)), axis=1))
+        due += [_each(told.lsns, told.deadlines) for told in self.scattered]
+        due += [_each(ints(lsns), ints(times)) for lsns, times in self.scheduled]
         return due
 
 
 def _triples(pairs: Ints, value: int) -> Ints:
     return np.concatenate((pairs, np.full((len(pairs), 1), value, dtype=np.int64)), axis=1)
+
+
+def _each(lsns: Ints, values: Ints) -> Ints:
+    """The triples of messages one by one, where there is a value."""
+    some = values != 0
+    return np.stack((lsns[some], lsns[some] + 1, values[some]), axis=1)
 
 
 # the parameters of functions in rows are known by the rows' type

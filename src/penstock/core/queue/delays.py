@@ -15,7 +15,7 @@ from itertools import chain
 
 import numpy as np
 
-from penstock.core.queue.order.returned import RunHeap
+from penstock.core.queue.order.run_heap import RunHeap
 from penstock.core.queue.order.runs import NEVER, Key, Run, ascending, packed, view
 from penstock.core.queue.settling.leases import STEP_MOST, STEP_RUNS
 from penstock.core.queue.timetable import NOBODY, SAMPLE, Block, Ints, Timetable, block_of
@@ -201,9 +201,13 @@ class Retries(RunHeap):
 
     __slots__ = ()
 
-    def key(self, run: Run) -> Key:
-        """Where it stands: by when it is due."""
-        return run.deadline, run.chunk[0]
+    def stands(self, run: Run) -> int:
+        """When it is due."""
+        return run.deadline
+
+    def below(self, run: Run, limit: Key) -> int:
+        """How many of its messages, from the first on, stand before `limit`."""
+        return bisect_left(run.chunk, limit[1]) if run.deadline == limit[0] else len(run.chunk)
 
 
 class Delays:
@@ -252,9 +256,9 @@ class Delays:
         """Take failed messages whose back-off is over, in order of its end; of very many the first."""
         out: list[Run] = []
         most = STEP_MOST
-        while self.retries.count and self.retries.head()[0] <= wall and len(out) < STEP_RUNS and most > 0:
-            out.append(self.retries.pop())
-            most -= len(out[-1].chunk)
+        while len(out) < STEP_RUNS and most > 0 and (runs := self.retries.take(most, (wall + 1, 0))):
+            out += runs
+            most -= sum([len(run.chunk) for run in runs])
         self.due = self.next()
         return out
 
@@ -284,7 +288,7 @@ class Delays:
         """Whether a message older than this is delayed, besides those."""
         if not (self.retries.count or self.scheduled.count) or self.count <= len(but):
             return False
-        for chunk in chain((run.chunk for run in self.retries.runs()), (block.lsns for block in self.scheduled.blocks)):
+        for chunk in chain(self.retries.pieces(), (block.lsns for block in self.scheduled.blocks)):
             if chunk[0] < lsn and not (but and but.issuperset(chunk[: bisect_left(chunk, lsn)])):
                 return True
         return False

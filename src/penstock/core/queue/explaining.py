@@ -47,9 +47,8 @@ OWNERS_LOOKED = 1000
 def where(queue: Contents, lsn: int, now: Now, keys: bool = True) -> Reason | None:
     """Where a message is; None for one that the queue does not have.  keys: whether its keys are told."""
     for place in queue.places():
-        for run in place.runs():
-            if holds(run.chunk, lsn):
-                return _told(queue, place, run, lsn, now, keys)
+        for run in place.among(range(lsn, lsn + 1)):
+            return _told(queue, place, run, lsn, now, keys)
     for consumer in queue.holders():
         if any(run.place == SLOT and holds(run.chunk, lsn) for run in consumer.leases.held()):
             return Reason("delivered", f"it was delivered, at most once, to {named(consumer)}")

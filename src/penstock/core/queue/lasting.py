@@ -28,7 +28,7 @@ from penstock.core.queue.order.pool import Older, Pool
 from penstock.core.queue.order.priority import PriorityOrder, Ranking
 from penstock.core.queue.order.ranking import take_unranked
 from penstock.core.queue.order.ranks import LOWEST, Ranks
-from penstock.core.queue.order.returned import joined
+from penstock.core.queue.order.run_heap import joined
 from penstock.core.queue.order.runs import NEVER, Run, holds, packed, tidy
 from penstock.core.queue.owning import sort_out
 from penstock.core.queue.places import STATES, Place
@@ -197,8 +197,9 @@ def capture(queue: Contents) -> Contained | None:
             out.loose += place.loose()
         else:
             out.main += place.fresh()
-        runs = [_copy(run) for run in place.back() if len(run.chunk)]
+        runs, scattered = place.copies()
         out.runs += runs
+        out.scattered += scattered
         if place.part == "retries":
             out.retries = runs
     out.known = take_known(queue)
@@ -210,10 +211,6 @@ def snapshot(queue: Contents) -> tuple[list[Chunk], dict[str, array[int]]]:
     """`waiting`, in any order, and `columns` of a `QueueState`; `transient` and `letter` are not known here."""
     contained = capture(queue)
     return ([], {}) if contained is None else (contained.waiting(), contained.columns())
-
-
-def _copy(run: Run) -> Run:
-    return Run(run.chunk, run.solid, run.tally, run.place, run.deadline)
 
 
 def load(queue: Contents, waiting: Sequence[Chunk], columns: Mapping[str, array[int]]) -> None:

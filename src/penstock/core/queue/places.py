@@ -8,7 +8,7 @@ counted along the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +16,8 @@ import numpy as np
 from penstock.core.arena import Move
 from penstock.core.queue.held import unbarred
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, holds, in_fewer, view
+from penstock.core.queue.order.run_heap import RunHeap
+from penstock.core.queue.order.runs import NEVER, Run, holds, in_fewer, packed, view
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, Part, Place, State
 from penstock.core.state.lsns import Ints, least
@@ -43,10 +44,7 @@ def _places(queue: Contents) -> Iterator[Place]:
             after=None if isinstance(main, PriorityOrder) else main.after,
         )  # fmt: skip
     if returned.count:
-        yield Place(
-            "ready", "returned", returned.count, back=returned.runs, page=returned.page,
-            extract=lambda wanted: _noted(queue, returned.extract(wanted)),
-        )  # fmt: skip
+        yield _in_heap("ready", "returned", returned, lambda wanted: _noted(queue, returned.extract(wanted)))
     if queue.shares is not None:
         yield from _of_shares(queue, queue.shares)
     if tail.count:
@@ -73,14 +71,17 @@ def _places(queue: Contents) -> Iterator[Place]:
         yield Place("dying", "letters", queue.letters.count, back=queue.letters.runs)
 
 
+def _in_heap(state: State, part: Part, heap: RunHeap, extract: Callable[[Chunk], list[Run]]) -> Place:
+    return Place(
+        state, part, heap.count, back=heap.runs, lowest=heap.lowest, extract=extract, page=heap.page, heap=heap
+    )
+
+
 def _delayed(queue: Contents) -> Iterator[Place]:
     delays = queue.delays
     late, scheduled = delays.retries, delays.scheduled
     if late.count:
-        yield Place(
-            "delayed", "retries", late.count, back=late.runs, page=late.page,
-            extract=lambda wanted: _undelayed(queue, late.extract(wanted)),
-        )  # fmt: skip
+        yield _in_heap("delayed", "retries", late, lambda wanted: _undelayed(queue, late.extract(wanted)))
     if scheduled.count:
         yield Place(
             "delayed", "scheduled", scheduled.count, scheduled.chunks, page=scheduled.page,
@@ -152,15 +153,19 @@ def leased(queue: Contents) -> Iterator[tuple[Run, Consumer]]:
             yield from ((run, consumer) for run in consumer.leases.held() if run.place != SLOT)
 
 
-def standing(queue: Contents, *states: State) -> Iterator[tuple[State, Run, Consumer | None]]:
-    """Everything in these states, or in all: of each run its state and who holds it, in no order."""
+def standing(queue: Contents, *states: State, most: int = NEVER) -> Iterator[tuple[State, Run, Consumer | None]]:
+    """Everything in these states, or in all: of each run its state and who holds it, in no order.
+
+    most: so many of the oldest of each place do, where that costs less.
+    """
     for place in places(queue, *states):
         state: State = place.state
         if place.part == "leases":
             for run, consumer in leased(queue):
                 yield state, run, consumer
         else:
-            for run in place.runs():
+            few = place.heap is not None and most < place.count
+            for run in place.among(packed(least(place.chunks(), 0, most))) if few else place.runs():
                 yield state, run, None
 
 
@@ -168,8 +173,8 @@ def first(queue: Contents, most: int, *states: State) -> list[tuple[State, Run, 
     """The same of the `most` oldest messages by LSN, and of some more."""
     out: list[tuple[State, Run, Consumer | None]] = []
     count, bound = 0, NEVER
-    for state, run, consumer in sorted(standing(queue, *states), key=_first_lsn):
-        if not most or run.chunk[0] > bound:
+    for state, run, consumer in sorted(standing(queue, *states, most=most) if most else (), key=_first_lsn):
+        if run.chunk[0] > bound:
             break
         out.append((state, run if len(run.chunk) <= most else run.part(run.chunk[:most], True), consumer))
         count += min(len(run.chunk), most)

@@ -291,7 +291,7 @@ class Shares:
     def drop_ready(self, queue: Whole) -> None:
         """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
         tenants = self.tenants
-        offered = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
+        offered = [*queue.main.chunks(), *queue.returned.pieces()]
         if tenants is not None:
             offered += [*tenants.chunks(), *(run.chunk for run in tenants.runs())]
             tenants.clear()

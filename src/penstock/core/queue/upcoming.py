@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.priority import PriorityOrder
-from penstock.core.queue.order.runs import NEVER, Run, all_within
+from penstock.core.queue.order.runs import NEVER, all_within
 from penstock.core.queue.order.targets import among_by_priority, lowest, next_by_priority
 from penstock.core.queue.whole import WAITING
 from penstock.records.chunks import Chunk, as_chunk
@@ -117,14 +116,7 @@ class Upcoming:
             return next_by_priority(queue.main, queue.returned, targets, count)
         if targets is not None:
             return as_chunk(sorted(lsn for _, lsn in targets.back.first(count)))
-        if not queue.returned.count:
-            return range(0)
-        out: list[int] = []
-        for run in nsmallest(count, queue.returned.runs(), key=_first):
-            out.extend(run.chunk[: count - len(out)])
-            if len(out) >= count:
-                break
-        return as_chunk(sorted(out))
+        return as_chunk(sorted(lsn for _, lsn in queue.returned.next_ones(count)))
 
     def _some(self, first: int, stop: int, count: int) -> Chunk:
         main, targets = self._queue.main, self._targets
@@ -156,7 +148,3 @@ def _with_held(barriers: Barriers, some: Chunk, first: int, stop: int, count: in
             out.append(barrier.lsn)
         out.extend(barrier.main.some(first, stop, count - len(out)))
     return as_chunk(out)
-
-
-def _first(run: Run) -> int:
-    return run.chunk[0]

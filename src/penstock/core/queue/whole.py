@@ -30,7 +30,9 @@ from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.runs import NEVER, Run
+from penstock.core.queue.order.run_heap import RunHeap
+from penstock.core.queue.order.runs import NEVER, Run, sift_runs
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.letters import Letters
 from penstock.core.sizes import Sizes
 from penstock.records.chunks import Chunk, Longs
@@ -76,6 +78,7 @@ class Place:
     between  all with LSNs in [first, stop), ascending, where that costs less than a look at everything
     after    up to so many of all that have a higher LSN, ascending, where that costs less than a look at everything
     solid    arrays within which no other message of the queue lies, but for those in `back`
+    heap     keeps all that is here, and tells some of it, or a part of what is known of it, in fewer steps than `back`
     """
 
     state: State
@@ -90,6 +93,7 @@ class Place:
     solid: Callable[[], Iterable[Chunk]] = tuple
     between: Callable[[int, int], Chunk] | None = None
     after: Callable[[int, int], Chunk] | None = None
+    heap: RunHeap | None = None
 
     def lsns(self) -> Iterable[Chunk]:
         """Those of `fresh`, in any order."""
@@ -98,12 +102,25 @@ class Place:
     def chunks(self) -> Iterator[Chunk]:
         """All of it, each chunk ascending."""
         yield from self.fresh()
-        yield from (run.chunk for run in self.back() if len(run.chunk))
+        if self.heap is None:
+            yield from (run.chunk for run in self.back() if len(run.chunk))
+        else:
+            yield from self.heap.pieces()
 
     def runs(self) -> Iterator[Run]:
         """All of it as runs, what was never delivered too."""
         yield from (Run(chunk, False) for chunk in self.fresh())
         yield from (run for run in self.back() if len(run.chunk))
+
+    def among(self, wanted: Chunk) -> Iterable[Run]:
+        """Those of the wanted that are here, as runs."""
+        return sift_runs(self.runs(), wanted)[0] if self.heap is None else self.heap.among(wanted)
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """Those of `back`, as runs and as columns that will not change."""
+        if self.heap is None:
+            return [run.copy() for run in self.back() if len(run.chunk)], []
+        return self.heap.copies()
 
     def oldest(self, most: int = NEVER) -> int:
         """As `lowest`; where that has to be looked for, among so many chunks."""

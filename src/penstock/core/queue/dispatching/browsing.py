@@ -70,7 +70,7 @@ def browse(queue: Contents, sink: Sink, consumer: Consumer, count: int) -> int:
 
 def newest(queue: Contents) -> int:
     """The LSN of the newest message that is ready; 0 when there is none."""
-    chunks = [*queue.main.chunks(), *(run.chunk for run in queue.returned.runs())]
+    chunks = [*queue.main.chunks(), *queue.returned.pieces()]
     return max((chunk[-1] for chunk in chunks), default=0)
 
 

@@ -198,17 +198,7 @@ class PriorityOrder(Standing):
 
     def _extract_rows(self, rows: SortedRows, wanted: Chunk) -> Ints:
         """Take those of the wanted out of the rows and the pool; ascending."""
-        low, high = wanted[0], wanted[-1]
-        asked = None if isinstance(wanted, range) else view(wanted)
-
-        def chosen(columns: list[Ints]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-            lsns = columns[1]
-            inside = (lsns >= low) & (lsns <= high)
-            if asked is not None and inside.any():
-                inside &= np.isin(lsns, asked)
-            return inside
-
-        gone = rows.sift(chosen)[1]
+        gone = rows.extract(wanted)[1]
         return np.sort(gone if self.pool is None else np.concatenate((gone, self.pool.extract(wanted))))
 
     def take_unranked(self, first: int, last: int) -> Ints:

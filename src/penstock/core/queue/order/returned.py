@@ -1,162 +1,26 @@
 """What came back to a queue, or became due late, ordered by place; with priorities the highest first, then by place.
 
-Without priorities it is runs in a heap; what comes back one by one is joined when the small runs are many, so that a
-million of them are some hundred runs.  With priorities rank, place, LSN and a kind stand in sorted rows; runs of one
+Without priorities it is runs in a heap.  With priorities rank, place, LSN and a kind stand in sorted rows; runs of one
 fate are put together again as they leave.  What entered a ring at its head before there were priorities stands at its
 own LSN in its level.  It knows no consumer, clock or log.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ints, Ranks
-from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, all_within, packed, sift, sift_runs, view
+from penstock.core.queue.order.run_heap import RunHeap
+from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, packed, view
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.order.standing import LOW, SINGLY, place_of
-from penstock.core.queue.settling.attempts import Tally
 from penstock.records.chunks import Chunk
 from penstock.records.kinds import HEAD
-
-LOOSE_MOST = 1024
-"""More small runs than this are joined."""
-
-ALIKE = 4
-"""As many small runs of a kind, on average, are worth a walk through all."""
-
-KINDS_MOST = 16_384
-"""So many small runs without much in common are left alone."""
-
-JOINED = 2048
-"""Messages in a joined run at most: what is taken from its middle copies the rest."""
-
-
-def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same, small ones that have all in common in one, the order within being that of their LSNs."""
-    out: list[Run] = []
-    alike: dict[tuple[Tally, int, int], list[Run]] = {}
-    for run in runs:
-        if len(run.chunk) < SMALL:
-            alike.setdefault((run.tally, run.place, run.deadline), []).append(run)
-        else:
-            out.append(run)
-    for (tally, place, deadline), some in alike.items():
-        if len(some) == 1:
-            out += some
-        else:
-            lsns = np.sort(np.fromiter(chain.from_iterable(run.chunk for run in some), np.int64))
-            out += [Run(chunk, False, tally, place, deadline) for chunk in _pieces(lsns)]
-    return out
-
-
-class RunHeap(ABC):
-    """Runs ordered by a key of their first message, which may be cut or taken out anywhere."""
-
-    __slots__ = ("_heap", "_kinds", "_loose", "_loose_most", "_serial", "count")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int, int, Run]] = []  # key, serial, run
-        self._serial = 0  # breaks ties, so that runs are never compared
-        self._loose = 0  # small runs that came since they were joined last
-        self._loose_most = LOOSE_MOST
-        self._kinds: set[tuple[Tally, int, int]] = set()  # what they are, as far as that says which can be joined
-        self.count: int = 0
-
-    @abstractmethod
-    def key(self, run: Run) -> Key:
-        """Where the run belongs among the others."""
-
-    def push(self, run: Run) -> None:
-        """Add a run at its place."""
-        self.count += len(run.chunk)
-        self._push(run)
-        if len(run.chunk) < SMALL:
-            self._loose += 1
-            self._kinds.add((run.tally, run.place, run.deadline))
-            if self._loose > self._loose_most:
-                self._join_if_worth_it()
-
-    def _join_if_worth_it(self) -> None:
-        """Join what is alike, unless few are: a walk to find that out would cost time that grows with the heap."""
-        if self._loose > ALIKE * len(self._kinds):
-            self._join()
-        elif self._loose < KINDS_MOST:
-            self._loose_most = 2 * self._loose
-        else:
-            self._loose, self._loose_most = 0, LOOSE_MOST
-            self._kinds.clear()
-
-    def _join(self) -> None:
-        """Join small runs that have all in common."""
-        kept = joined(entry[3] for entry in self._heap)
-        loose = sum(len(run.chunk) < SMALL for run in kept)
-        self._loose, self._loose_most = 0, max(LOOSE_MOST, 2 * loose)
-        self._kinds.clear()
-        self._fill(kept)
-
-    def _fill(self, runs: Iterable[Run]) -> None:
-        """Have these, and no others."""
-        self._heap = []
-        for run in runs:
-            self._serial += 1
-            self._heap.append((*self.key(run), self._serial, run))
-        heapify(self._heap)
-
-    def _push(self, run: Run) -> None:
-        self._serial += 1
-        heappush(self._heap, (*self.key(run), self._serial, run))
-
-    def head(self) -> Key:
-        """The lowest key; only when there is a run."""
-        return self._heap[0][0], self._heap[0][1]
-
-    def lowest(self) -> int:
-        """The oldest LSN; only when there is one."""
-        return min(entry[3].chunk[0] for entry in self._heap)
-
-    def pop(self) -> Run:
-        """Take the run with the lowest key."""
-        run = heappop(self._heap)[3]
-        self.count -= len(run.chunk)
-        return run
-
-    def extract(self, wanted: Chunk) -> list[Run]:
-        """Take those of the wanted that are here, in the order of their keys."""
-        if not self.count:
-            return []
-        out, left = sift_runs(self.runs(), wanted)
-        if out:
-            self.count -= sum(len(run.chunk) for run in out)
-            self._fill(left)
-            out.sort(key=self.key)
-        return out
-
-    def runs(self) -> Iterator[Run]:
-        """What is here, in no order."""
-        return (entry[3] for entry in self._heap)
-
-    def page(self, move: Move) -> None:
-        """Move what may go to an arena."""
-        for entry in self._heap:
-            run = entry[3]
-            if not isinstance(run.chunk, range):
-                run.chunk = move.chunk(run.chunk)
-
-
-def _pieces(lsns: Ints) -> Iterator[Chunk]:
-    """Ascending LSNs in chunks of `JOINED` at most; what is dense stays one range."""
-    if int(lsns[-1]) - int(lsns[0]) == len(lsns) - 1:
-        yield packed(lsns)
-        return
-    for start in range(0, len(lsns), JOINED):
-        yield packed(lsns[start : start + JOINED])
 
 
 class Returned(RunHeap):
@@ -164,35 +28,17 @@ class Returned(RunHeap):
 
     __slots__ = ()
 
-    def key(self, run: Run) -> Key:
-        """The place of its first message."""
-        first = run.chunk[0]
-        return (run.where if run.place else first, first)
-
-    def take(self, count: int, limit: Key) -> list[Run]:
-        """Up to `count` of the oldest that stand before `limit`, as one run or none."""
-        if not self.count or self.head() >= limit:
-            return []
-        run = heappop(self._heap)[3]
-        if self._heap:
-            limit = min(limit, self.head())
-        n = min(count, run.below(limit))
-        if n < len(run.chunk):
-            rest = run.part(run.chunk[n:], True)
-            run.chunk = run.chunk[:n]
-            self._push(rest)
-        self.count -= n
-        return [run]
+    def stands(self, run: Run) -> int | None:
+        """Its place."""
+        return run.where if run.place else None
 
     def present(self, wanted: Chunk) -> list[Key]:
         """Where those of the wanted that are here stand."""
-        out: list[Key] = []
-        for entry in self._heap:
-            inside = sift(entry[3].chunk, wanted)[0]
-            if inside is not None:
-                run = entry[3]
-                out.extend((run.where if run.place else lsn, lsn) for lsn in inside)
-        return out
+        return [
+            (lsn if (stands := self.stands(run)) is None else stands, lsn)
+            for run in self.among(wanted)
+            for lsn in run.chunk
+        ]
 
 
 def take_oldest(main: Main, returned: Returned, count: int, told: Callable[[Chunk], object] | None = None) -> list[Run]:
@@ -254,11 +100,11 @@ class Waiting:
     def pieces(self) -> Iterator[Chunk]:
         """All of them, each chunk ascending."""
         yield from self.chunks()
-        yield from (run.chunk for run in self.runs())
+        yield from self.returned.pieces()
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
-        return all_within((self.main.between(first, stop), *(run.chunk for run in self.runs())), first, stop)
+        return all_within((self.main.between(first, stop), *self.returned.pieces()), first, stop)
 
     def floor(self) -> int:
         """No message of it is older."""
@@ -318,7 +164,7 @@ class PriorityReturned(Returned):
     def lowest(self) -> int:
         """The oldest LSN; only when there is one."""
         if not self._lowest or not self.present(range(self._lowest, self._lowest + 1)):
-            self._lowest = min(int(block[2].min()) for block in self._rows.blocks())
+            self._lowest = self._rows.lowest()
         return self._lowest
 
     def last_rank(self) -> int:
@@ -380,11 +226,8 @@ class PriorityReturned(Returned):
                 and (row := self._rows.remove((self.ranks.of(lsn), self._placed.get(lsn, lsn), lsn))) is not None
             ]
             columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-        elif isinstance(wanted, range):  # over a crash it is wider than anybody has memory for
-            columns = self._rows.sift(lambda block: (block[2] >= wanted.start) & (block[2] < wanted.stop))
         else:
-            asked = view(wanted)
-            columns = self._rows.sift(lambda block: np.isin(block[2], asked))
+            columns = self._rows.extract(wanted)
         if not columns or not len(columns[0]):
             return []
         runs = self._grouped(columns)
@@ -400,9 +243,25 @@ class PriorityReturned(Returned):
 
     def runs(self) -> Iterator[Run]:
         """What is here, in no order."""
-        blocks = [[column.copy() for column in block] for block in self._rows.blocks()]
-        if blocks:
-            yield from self._grouped([np.concatenate([block[at] for block in blocks]) for at in range(4)])
+        if self.count:
+            yield from self._grouped(self._rows.columns())
+
+    def pieces(self) -> Iterator[Chunk]:
+        """The LSNs of all, as ascending chunks that will not change."""
+        return iter(self._rows.pieces())
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """The same with all that is known of them."""
+        _, places, lsns, numbers = self._rows.columns()
+        heads = np.array([like.place if like.place >= HEAD else 0 for like in self._likes], dtype=np.int64)
+        deadlines = np.array([like.deadline for like in self._likes], dtype=np.int64)
+        places = np.where(places == lsns, heads[numbers], places)
+        return [], [Told(lsns, places, deadlines[numbers], numbers, [like.tally for like in self._likes])]
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that are here, in no order; they stay."""
+        columns = self._rows.among(wanted) if self.count and len(wanted) else []
+        return self._grouped(columns) if columns and len(columns[0]) else []
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena."""
@@ -418,7 +277,7 @@ class PriorityReturned(Returned):
                     out.append((place_of(rank, place), lsn))
         return out
 
-    def next_ones(self, count: int) -> list[tuple[int, int]]:
+    def next_ones(self, count: int) -> list[Key]:
         """Keys of the first, in order."""
         ranks, places, lsns, _ = self._rows.after((-(1 << 63), 0, 0), count)
         return [

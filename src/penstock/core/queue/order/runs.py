@@ -69,6 +69,10 @@ class Run:
         run.granted, run.by = self.granted, self.by
         return run
 
+    def copy(self) -> Run:
+        """The same, which will not change with it; that it was leased is not known of it."""
+        return Run(self.chunk, self.solid, self.tally, self.place, self.deadline)
+
     def pairs(self) -> list[int]:
         """Its LSN pairs for the log."""
         if isinstance(self.chunk, range):

@@ -1,21 +1,24 @@
 """Rows of integers in ascending order, where they come and go anywhere: packed columns in blocks.
 
 8 bytes a column and row.  A row is found by halves, put in its place in a block of bounded size, and taken from the
-front as slices, so no step costs more because more rows wait.  It knows no meaning of its columns.
+front as slices, so no step costs more because more rows wait.  The last of the keys is a message's LSN, by which rows
+are looked for in one pass over that column; of the others it knows no meaning.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.core.arena import Move, heap
-from penstock.records.chunks import Longs
+from penstock.core.state.lsns import to_array
+from penstock.records.chunks import Chunk, Longs
+from penstock.records.compute import lsns_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Row: TypeAlias = tuple[int, ...]
@@ -33,7 +36,7 @@ SPREAD_MOST = 4096
 
 
 class SortedRows:
-    """Rows of `width` integers, of which the first `keys` are their order; no two rows have the same keys."""
+    """Rows of `width` integers, of which the first `keys` are their order and the last of these an LSN, each once."""
 
     __slots__ = ("_blocks", "_firsts", "_keys", "_seen", "_width", "count")
 
@@ -206,9 +209,31 @@ class SortedRows:
         for block in self._blocks:
             yield [np.frombuffer(column, dtype=np.int64) for column in block]
 
-    def copies(self, at: int) -> list[Longs]:
-        """One column, as copies of its blocks."""
-        return [block[at][:] for block in self._blocks]
+    def columns(self) -> list[Ints]:
+        """All rows in order, as copies."""
+        return [_joined([block[at] for block in self._blocks]) for at in range(self._width)]
+
+    def copies(self) -> list[Longs]:
+        """The LSNs in the order of the rows, as copies."""
+        return [block[self._keys - 1][:] for block in self._blocks]
+
+    def pieces(self) -> list[Chunk]:
+        """The LSNs, each piece ascending, as copies."""
+        return [to_array(np.sort(block[self._keys - 1])) for block in self.blocks()]
+
+    def lowest(self) -> int:
+        """The oldest LSN; only when there is one."""
+        return min(int(block[self._keys - 1].min()) for block in self.blocks())
+
+    def among(self, wanted: Chunk) -> list[Ints]:
+        """The columns of the rows of these LSNs, in order; they stay."""
+        out: list[list[Ints]] = [[] for _ in range(self._width)]
+        for block in self._blocks:
+            mask = _members(block[self._keys - 1], wanted)
+            if mask is not None:
+                for at, column in enumerate(block):
+                    out[at].append(np.frombuffer(column, dtype=np.int64)[mask])
+        return [np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64) for parts in out]
 
     def after(self, key: Row, count: int) -> list[Ints]:
         """The columns of up to `count` rows that stand after `key` (which may be shorter than the keys are)."""
@@ -295,23 +320,20 @@ class SortedRows:
                 del self._blocks[index + 1], self._firsts[index + 1]
         return row
 
-    def sift(self, chosen: Callable[[list[Ints]], npt.NDArray[np.bool_]]) -> list[Ints]:
-        """Take all rows of which this says so, block by block; their columns, in order."""
-        out: list[list[Ints]] = [[] for _ in range(self._width)]
+    def extract(self, wanted: Chunk) -> list[Ints]:
+        """Take the rows of these LSNs; their columns, in order."""
+        gone = self.among(wanted)
+        if not len(gone[0]):
+            return gone
         kept: list[Block] = []
         for block in self._blocks:
-            columns = [np.frombuffer(column, dtype=np.int64) for column in block]
-            mask = chosen(columns)
-            if not mask.any():
+            mask = _members(block[self._keys - 1], wanted)
+            if mask is None:
                 kept.append(block)
-                continue
-            for at, column in enumerate(columns):
-                out[at].append(column[mask])
-            if not mask.all():
-                kept.append([array("q", column[~mask].tobytes()) for column in columns])
+            elif not mask.all():
+                kept.append([to_array(np.frombuffer(column, dtype=np.int64)[~mask]) for column in block])
         self._blocks = _gathered(kept)
         self._firsts = [self._first(block) for block in self._blocks]
-        gone = [np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64) for parts in out]
         self.count -= len(gone[0])
         return gone
 
@@ -326,6 +348,16 @@ class SortedRows:
                 moved = tuple(move.longs(column) for column in block)
                 if any(isinstance(column, memoryview) for column in moved):
                     self._blocks[index] = moved
+
+
+def _members(column: Longs, wanted: Chunk) -> npt.NDArray[np.bool_] | None:
+    """Which of a column of LSNs are among the wanted; None: no one is."""
+    lsns = np.frombuffer(column, dtype=np.int64)
+    mask = (lsns >= wanted[0]) & (lsns <= wanted[-1])
+    if not isinstance(wanted, range) and len(wanted) > 1 and mask.any():
+        asked = lsns_of(wanted)
+        mask &= asked[np.minimum(np.searchsorted(asked, lsns), len(asked) - 1)] == lsns
+    return mask if mask.any() else None
 
 
 def _cut_up(columns: Sequence[Ints]) -> list[Block]:

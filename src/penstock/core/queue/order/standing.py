@@ -85,7 +85,7 @@ class Standing(Main):
         if self.pool is not None and self.pool.count:
             return self.ranks.firsts[0]  # nobody in there is older, and that will do until it is empty
         if not self._lowest or not self.has(self._lowest):
-            self._lowest = min(int(block[1].min()) for block in self._rows.blocks())
+            self._lowest = self._rows.lowest()
         return self._lowest
 
     def _here(self, rank: int, lsn: int) -> bool:
@@ -196,13 +196,13 @@ class Standing(Main):
 
     def fresh(self) -> list[Chunk]:
         """What is in rows, so not in a pool, as ascending chunks in any order."""
-        return [] if self._rows is None else [to_array(np.sort(block[1])) for block in self._rows.blocks()]
+        return [] if self._rows is None else self._rows.pieces()
 
     def copies(self) -> list[Longs]:
         """What is here where rows are, each as LSNs in any order; cheaper than chunks."""
         if self._rows is None:
             return []
-        copies = self._rows.copies(1)
+        copies = self._rows.copies()
         return copies if self.pool is None else [*copies, *map(to_array, self.pool.pieces())]
 
     def whole(self) -> Iterator[Chunk]:
