@@ -351,7 +351,10 @@ def slips(name: str) -> Iterator[str]:
 
 @contextmanager
 def told_as(
-    kind: Callable[[str], Exception], before: str = "", *, instead: type[Exception] = ValueError
+    kind: Callable[[str], Exception],
+    before: str = "",
+    *,
+    instead: type[Exception] | tuple[type[Exception], ...] = ValueError,
 ) -> Generator[None]:
     """What is refused inside is refused as another kind of error, whose words begin with `before`."""
     try:

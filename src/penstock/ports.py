@@ -33,15 +33,12 @@ class File(Protocol):
 
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """All of `data` at `offset`, or OSError; the file grows as needed."""
-        ...
 
     def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
         """The pieces one after the other, as `pwrite` would write them joined."""
-        ...
 
     def sync(self) -> None:
         """fdatasync: what was written survives a power cut.  OSError once means never trust it again."""
-        ...
 
     def size(self) -> int:
         """How many bytes the file has."""
@@ -49,19 +46,15 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros."""
-        ...
 
     def allocate(self, size: int) -> None:
         """Have the space for `size` bytes, or OSError; the file, if it was shorter, is extended with zeros."""
-        ...
 
     def give_back(self) -> None:
         """Nobody will read the file soon: what the system keeps of it in memory may go."""
-        ...
 
     def close(self) -> None:
         """Give the descriptor back; does not sync."""
-        ...
 
 
 class Disk(Protocol):
@@ -77,17 +70,14 @@ class Disk(Protocol):
 
     def mkdir(self, folder: str) -> None:
         """Make a folder if it is absent, and sync its parent."""
-        ...
 
     def rename(self, old: str, new: str) -> None:
         """Atomically replace `new`; call `sync_folder` to make it last."""
-        ...
 
     def remove(self, name: str) -> None: ...
 
     def sync_folder(self, folder: str = "") -> None:
         """Make creations, renames and removals in the folder last."""
-        ...
 
     def free(self) -> int:
         """Bytes that may still be written."""
@@ -95,7 +85,6 @@ class Disk(Protocol):
 
     def lock(self) -> None:
         """Hold the folder until the process ends; DataFolderInUse when another holds it."""
-        ...
 
 
 class Backing(Protocol):
@@ -107,15 +96,12 @@ class Backing(Protocol):
 
     def write(self, data: memoryview, offset: int) -> None:
         """All of `data` at `offset` of the file: the mappings show it.  OSError leaves the place undefined."""
-        ...
 
     def give_back(self) -> None:
         """Pages of the mappings may leave this process's memory; nothing is lost.  Any thread."""
-        ...
 
     def close(self) -> None:
         """Remove the file; mappings stay good as long as somebody holds them."""
-        ...
 
 
 def replace_whole(disk: Disk, name: str, data: bytes, aside: str = "") -> None:

@@ -125,12 +125,7 @@ def both(
 
 
 @served(app)
-def ping(
-    client: Client,
-    count: Count = 1000,
-    size: Size = 100,
-    setting: Setting = None,
-) -> Told:
+def ping(client: Client, count: Count = 1000, size: Size = 100, setting: Setting = None) -> Told:
     """Publish one message at a time: how long until it is confirmed, and until a waiting consumer has it.
 
     Example: penstock bench ping --count 5000

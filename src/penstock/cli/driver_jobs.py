@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from penstock.cli.output import counted
 from penstock.client.urls import split_address, with_trust
-from penstock.errors import SettingsError
+from penstock.errors import SettingsError, told_as
 from penstock.spark.pipelines.definition import with_vhost
 from penstock.units import format_address, format_size, parted_address
 
@@ -300,10 +300,8 @@ def login(settings: Any) -> tuple[str, str]:
         )
     from penstock.server.people.users import password_of
 
-    try:
+    with told_as(SettingsError, f"[[user]] {user.name}: ", instead=SettingsError):
         return str(user.name), password_of(user)
-    except SettingsError as error:
-        raise SettingsError(f"[[user]] {user.name}: {error}") from None
 
 
 def holds(stream: Mapping[str, Any]) -> str:

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import (
-    Told,
-    counted,
-    family,
-    in_order,
-    served,
-    shown,
-    write_table,
-)
+from penstock.cli.output import Told, counted, family, in_order, served, shown, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.declared_types import EXCHANGE_TYPES

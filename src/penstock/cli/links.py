@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import (
-    Told,
-    family,
-    note,
-    served,
-    write_table,
-)
+from penstock.cli.output import Told, family, note, served, write_table
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:

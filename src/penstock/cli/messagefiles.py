@@ -200,11 +200,9 @@ class Writer(Protocol):
 
     def finish(self) -> None:
         """No more rows.  The sink stays open."""
-        ...
 
     def abandon(self) -> None:
         """The file comes to nothing: write no more to the sink, which is closed next."""
-        ...
 
 
 def writer_for(form: str, sink: BinaryIO, body: str) -> Writer:

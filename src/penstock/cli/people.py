@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import (
-    Told,
-    counted,
-    family,
-    in_order,
-    note,
-    served,
-    write_table,
-)
+from penstock.cli.output import Told, counted, family, in_order, note, served, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import InvalidArgument, NotFound, told_as
 from penstock.records.declared_types import QUEUE_TYPES
@@ -33,9 +25,7 @@ Most = Annotated[int, typer.Argument(min=0, help="How many there may be.")]
 
 
 @served(vhost_app, "list")
-def list_vhosts(
-    client: Client,
-) -> Told:
+def list_vhosts(client: Client) -> Told:
     """List the vhosts that the user may open; all for administrators.
 
     Example: penstock vhost list
@@ -158,9 +148,7 @@ def read_password(given: str | None) -> str:
 
 
 @served(user_app, "list")
-def list_(
-    client: Client,
-) -> Told:
+def list_(client: Client) -> Told:
     """List users with their tags and limits; those of the settings file first.
 
     Example: penstock user list

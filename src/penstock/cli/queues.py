@@ -57,9 +57,7 @@ LONG = frozenset(("bookmark", "deliverable"))
 
 
 @served(app, "list")
-def list_(
-    client: Client,
-) -> Told:
+def list_(client: Client) -> Told:
     """List the queues with what is in them.
 
     Example: penstock queue list

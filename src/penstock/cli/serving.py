@@ -318,10 +318,7 @@ def up(
 
 
 @root.command()
-def check(
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)],
-    json: Json = False,
-) -> None:
+def check(config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)], json: Json = False) -> None:
     """Check a settings file, its filters and patterns included, as a server with an empty folder would take it.
 
     Bookmarks of recovery points are held against the log of the data folder that the settings name, if it is there.

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.driver_jobs import holds, orphans
-from penstock.cli.output import (
-    Told,
-    ago,
-    counted,
-    family,
-    served,
-    write,
-    write_facts,
-    write_table,
-)
+from penstock.cli.output import Told, ago, counted, family, served, write, write_facts, write_table
 from penstock.cli.queues import Yes, confirmed
 from penstock.errors import NotFound
 from penstock.units import format_duration

@@ -114,11 +114,7 @@ def as_json(value: object) -> object:
 
 
 @root.command()
-def doctor(
-    config: ConfigFile = None,
-    data: Data = None,
-    json: Json = False,
-) -> None:
+def doctor(config: ConfigFile = None, data: Data = None, json: Json = False) -> None:
     """Say what is wrong with this machine, and which settings are in force.  Exit status 1 if it cannot serve.
 
     Example: penstock doctor penstock.toml

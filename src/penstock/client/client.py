@@ -29,15 +29,7 @@ from penstock.client.consumer import Consumer
 from penstock.client.kept_uploads import Kept
 from penstock.client.link import PATIENCE, Link, patience
 from penstock.client.messages import UNTYPED, B, Receipt, Refusal, TableReceipt
-from penstock.client.outgoing import (
-    Upload,
-    batches_of,
-    carrying_all,
-    columns_of,
-    is_mandatory,
-    one_row,
-    unroutable,
-)
+from penstock.client.outgoing import Upload, batches_of, carrying_all, columns_of, is_mandatory, one_row, unroutable
 from penstock.client.reading import Querying
 from penstock.client.results import RESULTS, Task, submitted
 from penstock.client.transactions import Transaction

@@ -193,7 +193,7 @@ class Exchange:
         self.answers = Answers(backlog)
         self.incoming: queue.SimpleQueue[Rows | End] = queue.SimpleQueue()
         self.closed = False
-        self._client = client
+        self.client = client  # the client on whose connection it is
         self._past = past
         self._read_body = read
         self._command = command
@@ -232,11 +232,6 @@ class Exchange:
         self.incoming.put(End(not_here()))
 
     # -- what messages ask of their holder
-
-    @property
-    def client(self) -> Opening:
-        """The client on whose connection it is."""
-        return self._client
 
     @property
     def tag(self) -> str:
@@ -334,7 +329,7 @@ class Exchange:
 
     def ack_with(self, message: Message, following: Sequence[Following]) -> None:
         """Ack a message and publish others, both or neither."""
-        with Transaction(self._client) as transaction:
+        with Transaction(self.client) as transaction:
             transaction.ack(message)
             for one in following:
                 topic, body, options = one if len(one) == 3 else (*one, {})

@@ -48,7 +48,6 @@ class Inherited(Protocol):
 
     def leave(self) -> None:
         """Be refused from now on, in the child."""
-        ...
 
 
 class Ended:

@@ -27,14 +27,7 @@ from pyarrow import flight
 from penstock.client.forks import changing, check_origin, closed, not_here, opened, watch
 from penstock.client.urls import Address
 from penstock.client.waiting import attended
-from penstock.errors import (
-    InvalidArgument,
-    NotLeading,
-    PenstockError,
-    ProtocolError,
-    Unavailable,
-    shown,
-)
+from penstock.errors import InvalidArgument, NotLeading, PenstockError, ProtocolError, Unavailable, shown
 from penstock.units import Duration, format_address, seconds_of
 from penstock.wire.fields import write_json
 from penstock.wire.flight.failures import UNREACHED, decode_error, lost

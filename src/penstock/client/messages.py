@@ -322,7 +322,6 @@ class Holder(Protocol):
 
     def ack_with(self, message: Message[Any], following: Sequence[Following]) -> None:
         """Ack a message and publish others, both or neither."""
-        ...
 
 
 @arguments_checked

@@ -32,7 +32,7 @@ from penstock.client.forks import OfThisProcess
 from penstock.client.link import Link, Outage, said, translated, understood
 from penstock.client.messages import Message, Rows
 from penstock.client.waiting import begun, come
-from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, NotFound, PenstockError, Unavailable, told_as
 from penstock.units import Duration, left_of, seconds_of, until_of
 
 logger = logging.getLogger("penstock.client")
@@ -57,10 +57,8 @@ class Bookmarks:
         self._saved_at = 0.0
         self._unsaved = False
         if self._path is not None and self._path.exists():
-            try:
+            with told_as(InvalidArgument, f"{self._path} holds no bookmarks: "):
                 known: Any = orjson.loads(self._path.read_bytes())
-            except ValueError as error:
-                raise InvalidArgument(f"{self._path} holds no bookmarks: {error}") from None
             if not isinstance(known, dict) or not all(isinstance(one, str) for one in cast("Any", known).values()):
                 raise InvalidArgument(f"{self._path} holds no bookmarks")
             self._known = cast("dict[str, str]", known)

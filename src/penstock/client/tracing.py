@@ -44,7 +44,6 @@ class Publishing(Protocol):
 
     def stored(self, outcome: str, bookmark: str) -> None:
         """How a publish ended: what became of it, and its first bookmark."""
-        ...
 
 
 class Tracing(Protocol):
@@ -56,7 +55,6 @@ class Tracing(Protocol):
 
     def received(self, queue: str, headers: Sequence[Sequence[tuple[str, str]] | None]) -> None:
         """What has come together: the headers of each message."""
-        ...
 
     def process(self, message: Told, queue: str, by: str) -> AbstractContextManager[None]:
         """The work on one message.  by: the function that does it; empty: a block."""
@@ -68,7 +66,6 @@ class Tracing(Protocol):
 
     def failed(self, error: BaseException) -> None:
         """What is worked on now ended with an error that nobody else sees."""
-        ...
 
 
 active: Tracing | None = None

@@ -12,15 +12,7 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, cast
 from urllib.parse import SplitResult
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    StrictBool,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt, field_validator, model_validator
 
 from penstock.config.pipeline_inputs import (
     ROWS_MOST,

@@ -338,10 +338,8 @@ def queue_settings(arguments: Mapping[str, object], queue: str = "", vhost: str 
             raise PreconditionFailed(f"invalid arg '{argument}'{where} of queue type rabbit_{kind.name}_queue")
         idle = _IDLE[argument] if argument in kind.idle else HARMLESS_ARGUMENTS.get(argument)
         if idle is not None:
-            try:
+            with told_as(PreconditionFailed, f"invalid arg '{argument}'{where}: ", instead=BadValue):
                 _check_harmless(argument, value, idle)
-            except BadValue as bad:
-                raise PreconditionFailed(f"invalid arg '{argument}'{where}: {bad}") from None
             continue
         if argument == MAX_AGE:
             value = _age(value, where)

@@ -439,7 +439,5 @@ def _schema(base: str, path: str, message: str) -> object:
         raise ValueError(f"{path}: {error.strerror}") from None
     if base == PROTOBUF:
         return b64encode(data).decode(), message
-    try:
+    with told_as(ValueError, f"{path} is no JSON: ", instead=orjson.JSONDecodeError):
         return orjson.dumps(orjson.loads(data)).decode()
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None

@@ -9,16 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    SecretStr,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, SecretStr, StrictBool, StrictFloat, StrictInt, field_validator, model_validator
 
 from penstock.config.action_section import ActionSection
 from penstock.config.links import LinkSection

@@ -26,11 +26,7 @@ from pydantic import (
 
 from penstock.config.queue_arguments import read_policy
 from penstock.config.queue_values import COUNT_MAX, of_files
-from penstock.config.sections import (
-    Duration,
-    Name,
-    Section,
-)
+from penstock.config.sections import Duration, Name, Section
 from penstock.errors import InvalidArgument, told_as
 from penstock.records.address_settings import wrong_pattern
 from penstock.records.declared_types import ExchangeType, TypeName

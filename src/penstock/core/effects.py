@@ -206,7 +206,6 @@ class Sink(Protocol):
 
     def effect(self, effect: Effect, /) -> None:
         """Ask for something to be done."""
-        ...
 
 
 Ints = npt.NDArray[np.int64]

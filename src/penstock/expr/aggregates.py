@@ -20,11 +20,9 @@ class Store(Protocol):
 
     def change(self, values: Iterable[Value], sign: int) -> None:
         """Add values (+1), or take values away that were added (-1)."""
-        ...
 
     def merge(self, other: Any) -> None:
         """Add what another store of this kind has gathered; it may have taken away more than it was given."""
-        ...
 
 
 class Count:

@@ -60,8 +60,18 @@ class _Compiled(Generic[Answer]):
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
     __slots__ = (
-        "__weakref__", "_checked", "_metered", "_needs", "_program", "_same", "cost", "deterministic",
-        "message_type", "text", "tree", "us_a_byte",
+        "__weakref__",
+        "_checked",
+        "_metered",
+        "_program",
+        "_same",
+        "cost",
+        "deterministic",
+        "message_type",
+        "needs",
+        "text",
+        "tree",
+        "us_a_byte",
     )  # fmt: skip
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
@@ -74,7 +84,7 @@ class _Compiled(Generic[Answer]):
         self.cost = checked.cost
         self.us_a_byte = checked.us_a_byte
         self._program = program
-        self._needs = program.needs
+        self.needs = program.needs
         self._same = program.needs.isdisjoint(("body", "size", "lsn", "time", "context"))
 
     def __repr__(self) -> str:
@@ -93,14 +103,9 @@ class _Compiled(Generic[Answer]):
         self._checked.refuse_changing(self.text, where)
 
     @property
-    def needs(self) -> frozenset[str]:
-        """Columns of a message that the answer rests on: body, properties, topic, lsn, time, now, size."""
-        return self._needs
-
-    @property
     def needs_body(self) -> bool:
         """Does the result depend on what is in the body?  If not, bodies may be given as empty bytes."""
-        return "body" in self._needs or "size" in self._needs
+        return "body" in self.needs or "size" in self.needs
 
     def _evaluate(
         self,
@@ -122,7 +127,7 @@ class _Compiled(Generic[Answer]):
         for.  `origin` makes BOOKMARK() known.  Never raises for what is in a message: a body that is no JSON has no
         fields, and one whose arrays would take more work than `meter` allows is NULL.
         """
-        needs, rows = self._needs, bodies
+        needs, rows = self.needs, bodies
         headers, names = _each(properties), _each(topics)
         same = (
             self._same
@@ -141,7 +146,7 @@ class _Compiled(Generic[Answer]):
 
     def _seconds(self, now: int | None) -> float | None:
         """What UNIX_TIMESTAMP() is, where it is asked for."""
-        if "now" not in self._needs:
+        if "now" not in self.needs:
             return None
         return time.time() if now is None else now / 1_000_000
 
@@ -193,8 +198,8 @@ class Filter(_Compiled[bool]):
 
     def judge(self, view: View) -> list[bool]:
         """`matches` for a view of a batch, by the Python function alone."""
-        bodies, _, headers, topics, lsns, times = view.arguments(self._needs - {"body"})
-        if "body" in self._needs:
+        bodies, _, headers, topics, lsns, times = view.arguments(self.needs - {"body"})
+        if "body" in self.needs:
             bodies = view.bodies
         try:
             found = self._program.run(bodies, headers, topics, lsns, times, view.origin, view.seconds, view.context)

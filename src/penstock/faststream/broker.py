@@ -37,13 +37,7 @@ from penstock.client.messages import Receipt, TableReceipt
 from penstock.client.urls import parse_url
 from penstock.errors import PenstockError
 from penstock.faststream.messages import Parser, PenstockMessage, Producer, PublishCommand, many
-from penstock.faststream.subscribing import (
-    PenstockQueue,
-    PenstockSubscriber,
-    SubscriberConfig,
-    queue_of,
-    subscriber_of,
-)
+from penstock.faststream.subscribing import PenstockQueue, PenstockSubscriber, SubscriberConfig, queue_of, subscriber_of
 from penstock.units import Duration
 from penstock.wire.flight.failures import error_from
 

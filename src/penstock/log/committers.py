@@ -34,11 +34,9 @@ class Committer(Protocol):
 
     def wait(self, commit: Commit) -> None:
         """Return when the posted commit has ended.  Once for each, and then nobody need be told."""
-        ...
 
     def stop(self) -> None:
         """No more commits: the last has ended."""
-        ...
 
 
 class Readers(Protocol):
@@ -46,7 +44,6 @@ class Readers(Protocol):
 
     def add_reader(self, fd: int, callback: Callable[[], object], /) -> None:
         """Call back, each time, on the loop."""
-        ...
 
     def remove_reader(self, fd: int, /) -> object: ...
 

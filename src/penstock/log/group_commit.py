@@ -195,7 +195,7 @@ class Committing:
         self._unmarked = unmarked
         self._agreed = 0  # LSN up to which every disk has all that counts, where others copy the log
         self._last_look = self._idle_since
-        self._base_floor = 0
+        self.base_floor = 0  # floor of the newest base that is durable; 0: none
         self._committer: Committer | None = None  # None: commits happen where they are asked for
         self._call_soon: Callable[[Callable[[], object]], object] | None = None
         self._call_later: CallLater | None = None
@@ -241,7 +241,7 @@ class Committing:
         self._agreed = max(self._agreed, lsn)
         if lsn > self.durable and not self.broken:
             self.durable = lsn
-            self._base_floor = max(self._base_floor, self._gathered.base_floor(lsn))
+            self.base_floor = max(self.base_floor, self._gathered.base_floor(lsn))
             self._arm()
             self.on_durable(lsn)
 
@@ -419,7 +419,7 @@ class Committing:
             if not (self._gathered.entries or self._gathered.must_roll):  # a sync that was asked for came with this
                 self._gathered.urgent = self._gathered.must_sync = False
         if self._gathered.bases:
-            self._base_floor = max(self._base_floor, self._gathered.base_floor(min(self.synced, self.durable)))
+            self.base_floor = max(self.base_floor, self._gathered.base_floor(min(self.synced, self.durable)))
         if self._committer is not None:
             if self._gathered.urgent:
                 self._hand_over()

@@ -78,7 +78,7 @@ class Log(Committing):
             log = cls(disk, clock, settings, catalog, recovery)
             log.vias.load(vias.table())
             log._start = start
-            log._base_floor = recovery.base
+            log.base_floor = recovery.base
         except BaseException:
             unlock = getattr(disk, "unlock", None)
             if unlock is not None:
@@ -272,18 +272,13 @@ class Log(Committing):
         """The group to append, so that segments below `floor` can go; `state` holds all records below `floor`."""
         return base_group(first_lsn, time, floor, state, self.vias.table())
 
-    @property
-    def base_floor(self) -> int:
-        """Floor of the newest base that is durable; 0: none."""
-        return self._base_floor
-
     def retire(self, floor: int) -> list[str]:
         """Delete segments whose rows all lie below `floor` and below the durable base's floor; their names."""
         return self.remove(self.detach(floor))
 
     def detach(self, floor: int) -> list[Segment]:
         """Take out of the catalog what `retire` would delete; nothing is read of it from now on."""
-        floor = min(floor, self._base_floor)
+        floor = min(floor, self.base_floor)
         gone = list[Segment]()
         while len(self._catalog.segments) > 1 and self._catalog.segments[0].last < floor and not self.broken:
             gone.append(self._catalog.drop_front())

@@ -59,11 +59,9 @@ class Syncer(Protocol):
 
     def begin(self, file: File) -> None:
         """OSError: it was not begun."""
-        ...
 
     def end(self) -> None:
         """Wait for it.  OSError as `File.sync` has it."""
-        ...
 
 
 class Beside(NamedTuple):

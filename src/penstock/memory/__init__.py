@@ -144,7 +144,6 @@ class ReadCold(Protocol):
 
     def __call__(self, lsns: Chunk, answer: Callable[[Rows], None], most: int = 0, /) -> None:
         """most: bytes after which the answer ends; 0 is no limit.  At least the first row is there."""
-        ...
 
 
 def union(chunks: Collection[Chunk]) -> Chunk:

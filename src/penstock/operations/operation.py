@@ -79,11 +79,9 @@ class House(Protocol):
 
     def hang_up(self, why: str, *, users: tuple[str, ...] = (), vhost: str | None = None) -> None:
         """Close the connections of these users, or those to this vhost, with code 320."""
-        ...
 
     def forget_counts(self, vhost: str) -> None:
         """What was counted of a vhost's messages is not told of the next one of its name."""
-        ...
 
     def connections(self, user: str | None) -> Iterator[dict[str, object]]:
         """Open AMQP connections in RabbitMQ's words, oldest first; user None: everybody's."""
@@ -91,7 +89,6 @@ class House(Protocol):
 
     def close(self, connection: str, reason: str) -> None:
         """Close one with code 320; what it holds goes back to its queues.  NotFound."""
-        ...
 
     @property
     def cluster(self) -> Membership:
@@ -110,7 +107,6 @@ class House(Protocol):
 
     def unblock(self) -> None:
         """Publishes that waited may go on."""
-        ...
 
     def addresses(self) -> Mapping[str, str]:
         """Where the doors are, by their names in the settings."""
@@ -122,7 +118,6 @@ class House(Protocol):
 
     def renew(self, user: str) -> None:
         """Open connections of a user go on with the rights as they are now."""
-        ...
 
     def streams(self) -> Sequence[Mapping[str, object]]:
         """Durable readers as facts, with what they hold and have not read yet."""
@@ -138,11 +133,9 @@ class Reports(Protocol):
 
     def tell(self, driver: str, host: str, pid: int, state: str, pipelines: Mapping[str, object]) -> None:
         """Take one.  InvalidArgument for names that no pipeline can have, and for too many of them."""
-        ...
 
     def leave(self, names: Sequence[str]) -> None:
         """These have left the settings."""
-        ...
 
     def all(self) -> Sequence[Mapping[str, object]]:
         """Of every pipeline that the settings name or a driver has told about, by name."""
@@ -190,7 +183,6 @@ class Beside(Reading, Protocol):
 
     def usable(self) -> None:
         """LogBroken where nothing that is decided would last."""
-        ...
 
     def decide(self, work: Callable[[], T]) -> T:
         """As `call`, of what writes records; dead letters of what it let die are waited for.  LogBroken."""

@@ -41,21 +41,22 @@ WIDTH = 4
 class PackedBodies(Sequence[bytes]):
     """Bodies side by side.  Reads like a list of bytes; a slice with step 1 of it is a list."""
 
-    __slots__ = ("_array", "_data", "_offsets", "size")
+    __slots__ = ("array", "data", "offsets", "size")
 
     def __init__(self, array: pa.Array[Any]) -> None:
         """`array`: a valid column of type `binary` without nulls.  Its buffers are kept as they are."""
         _, offsets, values = array.buffers()
         rows, start = len(array), array.offset
-        self._array = array
-        self._offsets: Offsets = (
+        self.array = array
+        self.offsets: Offsets = (  # shape (len + 1,): where each begins and ends; the first need not be 0
             np.zeros(1, np.int32)
             if offsets is None or not rows
             else np.frombuffer(cast("Any", offsets), "<i4", rows + 1, 4 * start)
         )
-        low, high = int(self._offsets[0]), int(self._offsets[-1])
+        low, high = int(self.offsets[0]), int(self.offsets[-1])
         self.size = high - low  # bytes of all bodies
-        self._data = memoryview(b"") if values is None else memoryview(cast("Any", values)).cast("B")[low:high]
+        # all bodies one after the other, from the first offset on
+        self.data = memoryview(b"") if values is None else memoryview(cast("Any", values)).cast("B")[low:high]
 
     @classmethod
     def of(cls, bodies: Sequence[bytes]) -> PackedBodies:
@@ -63,7 +64,7 @@ class PackedBodies(Sequence[bytes]):
         return cls(pa.array(bodies, pa.binary()))
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
 
     @overload
     def __getitem__(self, at: int) -> bytes: ...
@@ -74,13 +75,13 @@ class PackedBodies(Sequence[bytes]):
             low, high, step = at.indices(len(self))
             if step != 1:
                 return self.tolist()[at]
-            return cast("list[bytes]", self._array.slice(low, max(high - low, 0)).to_pylist())
-        offsets, base = self._offsets, int(self._offsets[0])
+            return cast("list[bytes]", self.array.slice(low, max(high - low, 0)).to_pylist())
+        offsets, base = self.offsets, int(self.offsets[0])
         count = len(offsets) - 1
         if not -count <= at < count:
             raise IndexError(f"body {at} of {count}")
         at %= count
-        return bytes(self._data[int(offsets[at]) - base : int(offsets[at + 1]) - base])
+        return bytes(self.data[int(offsets[at]) - base : int(offsets[at + 1]) - base])
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.tolist())
@@ -90,33 +91,19 @@ class PackedBodies(Sequence[bytes]):
 
     def tolist(self) -> list[bytes]:
         """Each body as an object of its own."""
-        return cast("list[bytes]", self._array.to_pylist())
+        return cast("list[bytes]", self.array.to_pylist())
 
     def part(self, low: int, high: int) -> PackedBodies:
         """Bodies low..high-1 in the same memory; 0 <= low <= high <= len."""
-        return PackedBodies(self._array.slice(low, high - low))
-
-    @property
-    def data(self) -> memoryview:
-        """All bodies one after the other, `size` bytes."""
-        return self._data
-
-    @property
-    def offsets(self) -> Offsets:
-        """Shape (len + 1,): where each body begins and ends.  The first need not be 0; `data` begins there."""
-        return self._offsets
-
-    @property
-    def array(self) -> pa.Array[Any]:
-        return self._array
+        return PackedBodies(self.array.slice(low, high - low))
 
     def owned(self) -> PackedBodies:
         """Itself if it keeps hardly more memory alive than it counts for, else a copy that does."""
-        counted = self.size + WIDTH * len(self._offsets)
-        if counted >= LARGE and held_by(self._array) <= counted + counted // 8:
+        counted = self.size + WIDTH * len(self.offsets)
+        if counted >= LARGE and held_by(self.array) <= counted + counted // 8:
             return self
-        offsets = self._offsets - self._offsets[0]
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes(self._data))]
+        offsets = self.offsets - self.offsets[0]
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bytes(self.data))]
         return PackedBodies(pa.Array.from_buffers(pa.binary(), len(self), cast("Any", buffers)))
 
 

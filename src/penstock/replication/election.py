@@ -95,7 +95,7 @@ class Election:
         self.state: ClusterState | None = None
         self.in_sync: InSync | None = None  # of a leader
         self.why = ""  # it ended, or cannot serve
-        self._intact = intact
+        self.intact = intact  # whether our log has all that we ever acked, as far as anybody knows
         self._local, self._mine = local, mine
         self._asked_others = mine is None  # or they could not be reached
         self._last_lsn = last_lsn
@@ -187,20 +187,15 @@ class Election:
         """Our log ends here now: more of it was copied, or it was cut."""
         self._last_lsn = last_lsn
 
-    @property
-    def intact(self) -> bool:
-        """Whether our log has all that we ever acked, as far as anybody knows."""
-        return self._intact
-
     def incomplete(self) -> None:
         """Our log is about to lose what we acked."""
-        self._intact = False
+        self.intact = False
         if self.role is Role.FOLLOWING:
             self.role = Role.JOINING
 
     def level(self) -> None:
         """Our log has all that its leader had when it last said so: so it has all that we ever acked."""
-        self._intact = True
+        self.intact = True
 
     def booted(self, next_lsn: int, now: int) -> None:
         """The boot record of our term is committed."""
@@ -259,10 +254,10 @@ class Election:
             self._highest = state.term
         counts, told = self.me in state.in_sync, state.given_up if state.manual else state.leader is None
         if counts and self._last_lsn < state.committed:
-            self._intact = False  # this disk has lost it, or is an older one
+            self.intact = False  # this disk has lost it, or is an older one
         elif state.to == self.me and state.in_sync == frozenset({self.me}) and told:
-            self._intact = True  # a person says that it leads with what it has
-        self.role = Role.FOLLOWING if counts and self._intact else Role.JOINING
+            self.intact = True  # a person says that it leads with what it has
+        self.role = Role.FOLLOWING if counts and self.intact else Role.JOINING
 
     def _won(self, state: ClusterState, now: int) -> None:
         self.role, self._highest = Role.TAKING_OVER, state.term

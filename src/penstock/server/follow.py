@@ -59,15 +59,12 @@ class Taker(Protocol[P]):
 
     def take(self, portion: P, /) -> None:
         """Rows in order, no more than there is room for."""
-        ...
 
     def level(self) -> None:
         """Called once, when the snapshot is complete; never where there is none."""
-        ...
 
     def ended(self, error: PenstockError | None) -> None:
         """Nothing more comes, for a reason; None: that was the end.  Told once."""
-        ...
 
 
 class Reader(Protocol[P]):
@@ -84,15 +81,12 @@ class Reader(Protocol[P]):
 
     def give(self, portion: P, /) -> None:
         """Take pushed rows: no more than `room`, and only when all before them were given."""
-        ...
 
     def step(self) -> None:
         """There may be something to ask for."""
-        ...
 
     def fail(self, error: PenstockError, /) -> None:
         """The source cannot go on."""
-        ...
 
 
 class Source(ABC, Generic[T]):
@@ -127,7 +121,7 @@ class Follow(Generic[T]):
     def __init__(self, source: Source[T], taker: Taker[T]) -> None:
         """Begins at once: something may be taken before this returns.  Raises what the source refuses."""
         self.closed = False
-        self._paused = False
+        self.paused = False  # whether it waits for `resume`
         self._source = source
         self._taker = taker
         self._stepping = self._woken = False
@@ -135,19 +129,14 @@ class Follow(Generic[T]):
 
     # -- for its owner
 
-    @property
-    def paused(self) -> bool:
-        """Whether it waits for `resume`."""
-        return self._paused
-
     def pause(self) -> None:
         """Hand over nothing until `resume`."""
-        self._paused = True
+        self.paused = True
 
     def resume(self) -> None:
         """Go on where it stopped."""
-        if self._paused:
-            self._paused = False
+        if self.paused:
+            self.paused = False
             self.step()
 
     def close(self) -> None:
@@ -159,7 +148,7 @@ class Follow(Generic[T]):
     # -- for the source, and a taker that has room again
 
     def room(self) -> int:
-        return 0 if self.closed or self._paused else self._taker.room()
+        return 0 if self.closed or self.paused else self._taker.room()
 
     def give(self, portion: T, /) -> None:
         self._taker.take(portion)
@@ -187,7 +176,7 @@ class Follow(Generic[T]):
         try:
             while self._woken:
                 self._woken = False
-                while not self.closed and not self._paused and self._step():
+                while not self.closed and not self.paused and self._step():
                     pass
         finally:
             self._stepping = False

@@ -79,7 +79,6 @@ class Receiver(Protocol):
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Send neighbouring rows; `piece.bodies` is never None."""
-        ...
 
     def deliver_each(self, effect: Deliveries, piece: Piece) -> None:
         """Send each row to its consumer; `piece` is all of the effect's rows, and `piece.bodies` is never None."""
@@ -92,7 +91,6 @@ class Receiver(Protocol):
 
     def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
         """The queue went away under the consumer, or gives nothing any more."""
-        ...
 
 
 class Taps(Protocol):
@@ -100,7 +98,6 @@ class Taps(Protocol):
 
     def delivered(self, effect: Delivery, piece: Piece) -> None:
         """Rows of a piece, which are in memory, are handed to who takes them."""
-        ...
 
 
 def receiver_of(consumer: Consumer) -> Receiver:

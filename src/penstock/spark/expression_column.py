@@ -27,22 +27,7 @@ from penstock.expr.compiler import compile_tree
 from penstock.expr.context import OF_THE_CONTEXT, Group
 from penstock.expr.filter import parse
 from penstock.expr.text_patterns import Affixes
-from penstock.expr.tree import (
-    Affix,
-    And,
-    Arithmetic,
-    Between,
-    Call,
-    Compare,
-    In,
-    Is,
-    Like,
-    Node,
-    Not,
-    Or,
-    Scalar,
-    Sign,
-)
+from penstock.expr.tree import Affix, And, Arithmetic, Between, Call, Compare, In, Is, Like, Node, Not, Or, Scalar, Sign
 from penstock.expr.tree import Literal as Constant
 from penstock.expr.values import to_bytes
 from penstock.records.dataclass import dataclass

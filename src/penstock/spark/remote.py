@@ -44,11 +44,9 @@ class Again(Protocol):
 
     def begins(self) -> None:
         """The first answer is asked for, and another server may have to go on with it."""
-        ...
 
     def goes_on(self, moved: bool) -> None:
         """Rows came, and the others are asked for; moved: of another server.  Raises where they may not be counted."""
-        ...
 
 
 ACTION_TIMEOUT_S = 600.0

@@ -61,7 +61,6 @@ class Open(Protocol):
 
     def end(self, *, lost: bool) -> None:
         """Close, or break off with the connection."""
-        ...
 
 
 @arguments_checked

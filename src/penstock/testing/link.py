@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from penstock.errors import InvalidArgument, Unavailable
+from penstock.errors import InvalidArgument, Unavailable, told_as
 from penstock.expr import TopicPattern
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.handover import Answer, Aside, Handover
@@ -148,10 +148,8 @@ def replaced(filter: object, max_backlog: object, topic: object) -> None:
 
 def check_topic(name: str, value: object) -> None:
     """InvalidArgument for what is no queue, no topic and no pattern."""
-    try:
+    with told_as(InvalidArgument, f"{name} is {value!r}: "):
         TopicPattern(str(value))
-    except ValueError as error:
-        raise InvalidArgument(f"{name} is {value!r}: {error}") from None
 
 
 LISTED = ("order_by", "projection", "grouping", "select", "conflation_key", "keys")

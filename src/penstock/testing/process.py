@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias, cast
 import orjson
 import tomli_w
 
-from penstock.errors import InvalidArgument, SettingsError, Unavailable
+from penstock.errors import InvalidArgument, SettingsError, Unavailable, told_as
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -62,10 +62,8 @@ def _check_keys(value: object, place: str) -> None:
 
 def as_toml(config: Mapping[str, object]) -> str:
     """The text of a settings file with this content."""
-    try:
+    with told_as(SettingsError, "a settings file cannot hold this: ", instead=(TypeError, ValueError)):
         return tomli_w.dumps(config)
-    except (TypeError, ValueError) as error:
-        raise SettingsError(f"a settings file cannot hold this: {error}") from None
 
 
 START_S = 30.0

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, known_name, shown
+from penstock.errors import InvalidArgument, known_name, shown, told_as
 from penstock.units import format_duration, parse_duration
 
 COMMAND_LIMIT = 1 << 20
@@ -112,10 +112,8 @@ def read_json(data: bytes, what: str) -> dict[str, object]:
     """A JSON object, or InvalidArgument that says what came instead."""
     if len(data) > COMMAND_LIMIT:
         raise InvalidArgument(f"{what} has {len(data)} bytes of JSON; at most {COMMAND_LIMIT} are read")
-    try:
+    with told_as(InvalidArgument, f"{what} is no JSON: ", instead=orjson.JSONDecodeError):
         value: object = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise InvalidArgument(f"{what} is no JSON: {error}") from None
     if why := too_long_a_number(data):
         raise InvalidArgument(f"{what}: {why}")
     if not isinstance(value, dict):
@@ -248,10 +246,8 @@ class Fields:
         value = self.take(name)
         if value is None:
             return default
-        try:
+        with told_as(InvalidArgument, f"{self.place}{name}: ", instead=InvalidArgument):
             micros = to_micros(value)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{self.place}{name}: {error}") from None
         if micros is None:
             raise self.bad(name, value, "a duration such as '30s' or a number of seconds")
         return micros
@@ -438,10 +434,8 @@ def _not_json(value: object, place: str = "") -> str:
 def to_micros(value: object) -> int | None:
     """Microseconds of text with a unit or of a number of seconds, not negative; None for anything else."""
     if isinstance(value, str):
-        try:
+        with told_as(InvalidArgument):
             return parse_duration(value)
-        except ValueError as error:
-            raise InvalidArgument(str(error)) from None
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
         return round(value * 1_000_000)
     return None

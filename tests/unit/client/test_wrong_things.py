@@ -35,7 +35,7 @@ class Holding:
         self.settled: list[int] = []
 
     def ack_with(self, message: Message[Any], following: Any) -> None:
-        Exchange.ack_with(cast("Any", SimpleNamespace(_client=self.client)), message, following)
+        Exchange.ack_with(cast("Any", SimpleNamespace(client=self.client)), message, following)
 
     def settle_rows(self, rows: Rows, chosen: list[int], *_: object) -> bool:
         self.settled += chosen

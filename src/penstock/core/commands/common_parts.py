@@ -283,7 +283,7 @@ class CoreParts:
         self._older_topics: dict[tuple[str, str, str], Topic] = {}
         self.ended_vhosts = Counter[str]()  # how often one of a name has gone, in this process: readers look at it
         self._cancelled: dict[int, int] = {}  # by queue id, since the start
-        self._booted = 0  # LSN of this process's BOOT record
+        self.booted = 0  # LSN of this process's BOOT record
         self._recovered = 0  # LSN of the last RECOVERED record
         self._histories: dict[int, tuple[Queue, Queue | str, Chunk, tuple[Filter, ...]]] = {}  # looked at, by serial
         self._histories_asked = 0
@@ -338,11 +338,6 @@ class CoreParts:
     def terms(self) -> tuple[Reign, ...]:
         """Of a cluster, oldest first: who wrote which LSNs.  The last one is this process's, if it leads."""
         return self.kept.terms
-
-    @property
-    def booted(self) -> int:
-        """The LSN of this process's BOOT record; 0 before it."""
-        return self._booted
 
     # -- the outbox
 

@@ -65,7 +65,7 @@ class RecoveryCommands(Containing):
                 out.append(
                     Pass(
                         number, queue.vhost, queue.name, queue.settings, passing.at, passing.until, passing.time,
-                        reviewed, number, others, self._interning.beside, self._booted,
+                        reviewed, number, others, self._interning.beside, self.booted,
                     )
                 )  # fmt: skip
         return out
@@ -300,7 +300,7 @@ class Life(RecoveryCommands):
         lsn = self._out.record(Kind.BOOT, "", told)
         if leads is not None:
             self.kept.terms += (leads._replace(first=lsn),)
-        self._booted = lsn
+        self.booted = lsn
         self.streams.keeping.begin(now)
         if not clean:
             self.kept.unclean = lsn

@@ -21,10 +21,7 @@ from penstock.core.links.asking import Asking
 from penstock.core.links.carried import Carried, Carries
 from penstock.core.links.ownership import Span
 from penstock.core.links.parcels import Heard, Numbers, Parcel, Piece, Told, parted, read
-from penstock.core.links.sharing import (
-    first_owner,
-    identity_of,
-)
+from penstock.core.links.sharing import first_owner, identity_of
 from penstock.core.links.telling import Telling
 from penstock.core.queue.order.runs import packed
 from penstock.core.queue.owning import why_not_shared

@@ -269,25 +269,25 @@ class Numbers:
     still come by the link of another site, which carries other topics, and has to be stored then.
     """
 
-    __slots__ = ("_back", "_runs", "floor")
+    __slots__ = ("_back", "floor", "runs")
 
     def __init__(self, runs: Sequence[tuple[int, int, int]] = (), floor: int = 0) -> None:
         """runs: as `runs` told them.  floor: behind what was forgotten; nobody asks for what has a lower LSN there."""
         self.floor = floor
-        self._runs = list(runs)  # (LSN there, LSN here, count), ascending and disjoint by the first
+        self.runs = list(runs)  # (LSN there, LSN here or `FORGOTTEN`, count), ascending and disjoint by the first
         self._back = sorted((here, there, count) for there, here, count in runs if here)  # LSNs here only grow
-        if floor > 1 and len(self._back) == len(self._runs):  # an older version forgot what has been here
-            self._runs += [(low, FORGOTTEN, high - low) for low, high in self._missing(1, floor)]
-            self._runs.sort()
+        if floor > 1 and len(self._back) == len(self.runs):  # an older version forgot what has been here
+            self.runs += [(low, FORGOTTEN, high - low) for low, high in self._missing(1, floor)]
+            self.runs.sort()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Numbers) and (self._runs, self.floor) == (other._runs, other.floor)
+        return isinstance(other, Numbers) and (self.runs, self.floor) == (other.runs, other.floor)
 
     __hash__ = None  # type: ignore[assignment]
 
     def copy(self) -> Numbers:
         """The same, of which one may go on without the other."""
-        return Numbers(self._runs, self.floor)
+        return Numbers(self.runs, self.floor)
 
     def unknown(self, first: int, stop: int) -> list[tuple[int, int]]:
         """Those of [first, stop) that are not here, and may be asked for when they come, as spans."""
@@ -306,7 +306,7 @@ class Numbers:
 
     def add(self, there: int, here: int, count: int) -> None:
         """So many messages, adjacent there and here, are stored; none of them was."""
-        runs = self._runs
+        runs = self.runs
         self._back.append((here, there, count))
         at = bisect_left(runs, (there, 0, 0))
         last = runs[at - 1] if at else (0, 0, 0)
@@ -320,8 +320,8 @@ class Numbers:
         last, before = there, len(self._back)
         for first, stop in [*self.standing(there, there + count), (there + count, there + count)]:
             if last < first:
-                self._runs = [part for run in self._runs for part in _apart(run, last, first)]
-                insort(self._runs, (last, here + last - there, first - last))
+                self.runs = [part for run in self.runs for part in _apart(run, last, first)]
+                insort(self.runs, (last, here + last - there, first - last))
                 insort(self._back, (here + last - there, last, first - last))
             last = stop
         return len(self._back) > before
@@ -364,7 +364,7 @@ class Numbers:
         self.floor = max(self.floor, *gone)
         self._back = [run for run in self._back if run[0] + run[2] > here]
         kept, been = list[tuple[int, int, int]](), 0
-        for there, at, count in self._runs:
+        for there, at, count in self.runs:
             if at + count > here and at:
                 kept.append((there, at, count))
             elif kept and not kept[-1][1] and kept[-1][0] + kept[-1][2] == there:
@@ -372,24 +372,19 @@ class Numbers:
             else:
                 kept.append((there, FORGOTTEN, count))
                 been += 1
-        self._runs = _fewer(kept, been - BEEN_MOST)
+        self.runs = _fewer(kept, been - BEEN_MOST)
         return True
 
     @property
     def end(self) -> int:
         """What has a lower LSN there has been here, as far as it comes in order."""
-        return max([self.floor, *(there + count for there, _, count in self._runs[-1:])])
-
-    @property
-    def runs(self) -> Sequence[tuple[int, int, int]]:
-        """(LSN there, LSN here or `FORGOTTEN`, count), ascending by the first."""
-        return self._runs
+        return max([self.floor, *(there + count for there, _, count in self.runs[-1:])])
 
     def _touching(self, first: int, stop: int) -> Sequence[tuple[int, int, int]]:
-        low = bisect_right(self._runs, (first, LSN_LIMIT, 0))
-        if low and self._runs[low - 1][0] + self._runs[low - 1][2] > first:
+        low = bisect_right(self.runs, (first, LSN_LIMIT, 0))
+        if low and self.runs[low - 1][0] + self.runs[low - 1][2] > first:
             low -= 1
-        return self._runs[low : bisect_left(self._runs, (stop, 0, 0))]
+        return self.runs[low : bisect_left(self.runs, (stop, 0, 0))]
 
     def unknown_rows(self, lsns: Ints) -> list[range]:
         """Which of the ascending messages of the other site are not here, as rows."""

@@ -204,12 +204,12 @@ ENDED_MOST = 1_000
 class Sharing:
     """By queue and site.  Nothing of it lasts: it is said as a link comes up, and what changes before what follows."""
 
-    __slots__ = ("_ends", "_queues", "changes", "left_out", "offered")
+    __slots__ = ("_ends", "changes", "left_out", "offered", "queues")
 
     def __init__(self) -> None:
         self.changes = 0  # grows with each of what is agreed on
         self.left_out = Counter[str]()  # by site: queues that are too many to be remembered
-        self._queues: dict[int, dict[str, Agreed]] = {}
+        self.queues: dict[int, dict[str, Agreed]] = {}  # shared with somebody, by id: with which sites, and how
         self._ends: dict[str, dict[Identity, list[Ended]]] = {}  # by site: what went there before the present one
         self.offered: dict[str, dict[tuple[str, str], tuple[Offer, int]]] = {}  # by site, of each queue there
 
@@ -243,18 +243,18 @@ class Sharing:
 
     def say(self, site: str, queues: Mapping[int, Agreed], *, more: bool = False, gone: int = 0) -> None:
         """With this site these queues are shared, and no others.  more: others, too, as they were; but not `gone`."""
-        for number in {gone, *queues} if more else {*self._queues, *queues}:
+        for number in {gone, *queues} if more else {*self.queues, *queues}:
             if number in queues:
-                self._queues.setdefault(number, {})[site] = queues[number]
+                self.queues.setdefault(number, {})[site] = queues[number]
                 self.changes += 1
-            elif self._queues.get(number, {}).pop(site, None) is not None:
+            elif self.queues.get(number, {}).pop(site, None) is not None:
                 self.changes += 1
-                if not self._queues[number]:
-                    del self._queues[number]
+                if not self.queues[number]:
+                    del self.queues[number]
 
     def with_site(self, queue: int, site: str) -> Agreed | None:
         """What is agreed of a queue with a site; None: it is not shared with it."""
-        return self._queues.get(queue, {}).get(site)
+        return self.queues.get(queue, {}).get(site)
 
     def had(self, queue: int, identity: Identity, site: str, lsn: int) -> bool:
         """Whether a queue, which is known as this, was shared with a site at an LSN there."""
@@ -286,18 +286,13 @@ class Sharing:
 
     def bounds(self, site: str) -> list[int]:
         """LSNs of a site at which queues began or ended there that this one may have, too."""
-        begins = [now.takes for number in self._queues if (now := self.with_site(number, site)) is not None]
+        begins = [now.takes for number in self.queues if (now := self.with_site(number, site)) is not None]
         ends = [at for some in self._ends.get(site, {}).values() for one in some for at in (one.since, one.until)]
         return sorted({*begins, *ends})
 
     def forget(self, queue: int) -> None:
         """A queue is gone, and with it what sites agreed on."""
-        self.changes += self._queues.pop(queue, None) is not None
-
-    @property
-    def queues(self) -> Iterable[int]:
-        """Ids of the queues that are shared with somebody."""
-        return self._queues
+        self.changes += self.queues.pop(queue, None) is not None
 
 
 def dump_offer(offer: Offer, since: int) -> dict[str, object]:

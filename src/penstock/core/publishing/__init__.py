@@ -91,13 +91,7 @@ class Publisher:
         """Stored rows that a restart does not keep."""
         return self._arrivals.transient
 
-    def publish(
-        self,
-        now: Now,
-        batch: Publishes,
-        terms: Terms = USUAL,
-        skip: int = 0,
-    ) -> Published:
+    def publish(self, now: Now, batch: Publishes, terms: Terms = USUAL, skip: int = 0) -> Published:
         """Store what somebody wants of a batch and let it arrive.  skip: leading rows that are duplicates.
 
         Rows that ask for nothing, at queues that ask nothing of newcomers, are stored as they are.  Of any others it is

@@ -189,12 +189,7 @@ class Publishers:
         self._expiration: int | None = None  # microseconds; None: they are kept for ever
         self.heard: dict[str, int] = {}  # wall time of each one's last message, or of the start; oldest first
 
-    def publish(
-        self,
-        batch: Publishes,
-        traits: Sequence[Traits],
-        store: Callable[[Publishes], Published],
-    ) -> Published:
+    def publish(self, batch: Publishes, traits: Sequence[Traits], store: Callable[[Publishes], Published]) -> Published:
         """Store what of a batch is no duplicate.
 
         store: publishes rows that were judged here.

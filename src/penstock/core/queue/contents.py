@@ -15,14 +15,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.returned import NOTHING_RETURNED, take_oldest
 from penstock.core.queue.order.runs import END, NEVER, Key, Run, in_fewer, packed, pairs_body
-from penstock.core.queue.parts import (
-    NO_BARRIERS,
-    NO_DELAYS,
-    NO_EXPIRY,
-    NO_LETTERS,
-    NO_TAIL,
-    QueueParts,
-)
+from penstock.core.queue.parts import NO_BARRIERS, NO_DELAYS, NO_EXPIRY, NO_LETTERS, NO_TAIL, QueueParts
 from penstock.core.queue.settling.leases import SLOT, STEP_MOST
 from penstock.core.queue.settling.letters import Letter, names, wants
 from penstock.core.queue.shares import Shares

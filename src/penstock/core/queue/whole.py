@@ -190,11 +190,9 @@ class Whole(Protocol):
 
     def offer(self, run: Run, /) -> None:
         """Let consumers have this, which counts as ready already."""
-        ...
 
     def evict(self, runs: Sequence[Run], reason: str, sink: Sink, /) -> None:
         """These gave way; they are counted in no state any more when this is called."""
-        ...
 
 
 PAUSE = 1 << 0  # deliveries go on when the pause is over

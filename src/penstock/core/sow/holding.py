@@ -291,7 +291,6 @@ class Watcher(Protocol):
 
     def dropped(self, lsn: int, numbers: Sequence[int], lsns: Sequence[int], reason: str) -> None:
         """The record at `lsn` says that these keys have no record any more; `lsns`: those they had."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -81,28 +81,23 @@ class Leaf:
 class Snapshot:
     """An index as it was at one moment."""
 
-    __slots__ = ("_leaves",)
+    __slots__ = ("leaves",)
 
     def __init__(self, leaves: Sequence[Leaf]) -> None:
-        self._leaves = leaves
+        self.leaves = leaves  # to be read.  Any thread
 
     def __len__(self) -> int:
-        return sum(len(leaf.numbers) for leaf in self._leaves)
-
-    @property
-    def leaves(self) -> Sequence[Leaf]:
-        """To be read.  Any thread."""
-        return self._leaves
+        return sum(len(leaf.numbers) for leaf in self.leaves)
 
     def arrays(self) -> tuple[Numbers, Ints]:
         """Numbers, ascending, and the LSN of each.  Any thread."""
-        return _joined(self._leaves)[:2]
+        return _joined(self.leaves)[:2]
 
     def packed(self) -> tuple[array[int], array[int], array[int]]:
         """Numbers ('Q'), LSNs and deadlines ('q'; empty when no record expires) as a durable state holds them."""
         numbers, lsns, deadlines = array("Q"), array("q"), array("q")
-        expiring = any(any(leaf.deadlines) for leaf in self._leaves)
-        for leaf in self._leaves:
+        expiring = any(any(leaf.deadlines) for leaf in self.leaves)
+        for leaf in self.leaves:
             numbers.extend(heap(leaf.numbers))
             lsns.extend(heap(leaf.lsns))
             if expiring:
@@ -113,11 +108,11 @@ class Snapshot:
 class Index:
     """The index that changes: leaves of sorted keys, copied before a change where a snapshot shares them."""
 
-    __slots__ = ("_leaves", "_lows", "_oldest", "count", "due")
+    __slots__ = ("_lows", "_oldest", "count", "due", "leaves")
 
     def __init__(self) -> None:
-        self._leaves = [Leaf(array("Q"), array("q"), array("q"), NEVER)]
-        self._lows: list[int] = [0]  # beside `_leaves`: the lowest number that belongs there
+        self.leaves = [Leaf(array("Q"), array("q"), array("q"), NEVER)]
+        self._lows: list[int] = [0]  # beside `leaves`: the lowest number that belongs there
         self._oldest = 0  # the lowest of the leaves that know theirs; 0: some do not
         self.count = 0
         self.due = NEVER  # no record expires before
@@ -125,15 +120,11 @@ class Index:
     @property
     def nbytes(self) -> int:
         """Bytes that it takes, on the heap and elsewhere."""
-        return sum(len(leaf.numbers) * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self._leaves)
-
-    @property
-    def leaves(self) -> Sequence[Leaf]:
-        return self._leaves
+        return sum(len(leaf.numbers) * 16 + len(leaf.deadlines) * 8 + 400 for leaf in self.leaves)
 
     def get(self, number: int) -> int:
         """LSN of the present record; 0: there is none."""
-        leaf = self._leaves[bisect_right(self._lows, number) - 1]
+        leaf = self.leaves[bisect_right(self._lows, number) - 1]
         at = bisect_left(leaf.numbers, number)
         return leaf.lsns[at] if at < len(leaf.numbers) and leaf.numbers[at] == number else 0
 
@@ -171,7 +162,7 @@ class Index:
     def drop(self, number: int) -> int:
         """The key has no record any more; the LSN that it had, 0 if none."""
         place = bisect_right(self._lows, number) - 1
-        leaf = self._leaves[place]
+        leaf = self.leaves[place]
         at = bisect_left(leaf.numbers, number)
         if at >= len(leaf.numbers) or leaf.numbers[at] != number:
             return 0
@@ -183,23 +174,23 @@ class Index:
         if leaf.deadlines:
             del leaf.deadlines[at]
         self.count -= 1
-        if not leaf.numbers and len(self._leaves) > 1:
+        if not leaf.numbers and len(self.leaves) > 1:
             self._remove(place)
         return lsn
 
     def replace(self, leaves: Mapping[int, Leaf | None], fewer: int) -> None:
         """Shorter leaves, or None, in the places of some; by the identity of those.  fewer: keys that go with it."""
-        rest = [(leaves.get(id(leaf), leaf), low) for leaf, low in zip(self._leaves, self._lows, strict=True)]
+        rest = [(leaves.get(id(leaf), leaf), low) for leaf, low in zip(self.leaves, self._lows, strict=True)]
         left = [(leaf, low) for leaf, low in rest if leaf is not None]
         if not left:
             left.append((Leaf(array("Q"), array("q"), array("q"), NEVER), 0))
-        self._leaves, self._lows = [leaf for leaf, _ in left], [low for _, low in left]
+        self.leaves, self._lows = [leaf for leaf, _ in left], [low for _, low in left]
         self._lows[0] = self._oldest = 0
         self.count -= fewer
 
     def put_many(self, numbers: Numbers, lsns: Ints, deadlines: Ints | None = None) -> None:
         """Records in their order: of those with one key the last stays."""
-        if len(numbers) < BATCHED or len(numbers) < BATCHED * len(self._leaves) // 8:
+        if len(numbers) < BATCHED or len(numbers) < BATCHED * len(self.leaves) // 8:
             times: Sequence[int] = [0] * len(numbers) if deadlines is None else deadlines.tolist()
             for number, lsn, time in zip(numbers.tolist(), lsns.tolist(), times, strict=True):
                 self.put(number, lsn, time)
@@ -223,7 +214,7 @@ class Index:
         """Up to `most` records whose time has come: numbers and LSNs.  Nothing is changed."""
         gone: list[int] = []
         had: list[int] = []
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             if leaf.due <= now and len(gone) < most:
                 times: Ints = np.frombuffer(leaf.deadlines, dtype=np.int64)
                 over = np.flatnonzero((times > 0) & (times <= now))
@@ -237,12 +228,12 @@ class Index:
         """Take out what was `overdue` now."""
         for number in numbers:
             self.drop(number)
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             if leaf.due <= now:
                 times: Ints = np.frombuffer(leaf.deadlines, dtype=np.int64)
                 leaf.due = int(times[times > 0].min(initial=NEVER))
                 del times
-        self.due = min((leaf.due for leaf in self._leaves), default=NEVER)
+        self.due = min((leaf.due for leaf in self.leaves), default=NEVER)
 
     def oldest(self) -> int:
         """The lowest LSN of a present record; `NEVER` when there is none.
@@ -250,29 +241,29 @@ class Index:
         It costs nothing as long as the oldest stays, else a look at each leaf, and into those whose own oldest went.
         """
         if not self._oldest:
-            self._oldest = min(leaf.lowest() for leaf in self._leaves)
+            self._oldest = min(leaf.lowest() for leaf in self.leaves)
         return self._oldest
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena: leaves that nobody has changed since the last call."""
-        for place, leaf in enumerate(self._leaves):
+        for place, leaf in enumerate(self.leaves):
             if leaf.shared and move.room >= 3 and move.takes(leaf.numbers):
-                self._leaves[place] = leaf.elsewhere(move)
+                self.leaves[place] = leaf.elsewhere(move)
             leaf.shared = True
 
     def fork(self) -> Index:
         """Another index with the same records; from now on each goes its own way."""
         other = Index()
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             leaf.shared = True
-        other._leaves, other._lows = list(self._leaves), list(self._lows)
+        other.leaves, other._lows = list(self.leaves), list(self._lows)
         other.count, other.due, other._oldest = self.count, self.due, self._oldest
         return other
 
     def snapshot(self) -> Snapshot:
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             leaf.shared = True
-        return Snapshot(tuple(self._leaves))
+        return Snapshot(tuple(self.leaves))
 
     @classmethod
     def load(cls, numbers: array[int], lsns: array[int], deadlines: array[int]) -> Index:
@@ -281,21 +272,21 @@ class Index:
         for start in range(0, len(numbers), half):
             times = deadlines[start : start + half]
             due = min((time for time in times if time), default=NEVER)
-            index._leaves.append(
+            index.leaves.append(
                 Leaf(numbers[start : start + half], lsns[start : start + half], times if due < NEVER else array("q"),
                      due)
             )  # fmt: skip
             index._lows.append(numbers[start] if start else 0)
             index.due = min(index.due, due)
-        if len(index._leaves) > 1:
-            del index._leaves[0], index._lows[0]
+        if len(index.leaves) > 1:
+            del index.leaves[0], index._lows[0]
         index.count = len(numbers)
         return index
 
     def lost(self, lsns: range) -> list[int]:
         """Numbers of the keys whose present record is among these."""
         out: list[int] = []
-        for leaf in self._leaves:
+        for leaf in self.leaves:
             mine = np.frombuffer(leaf.lsns, dtype=np.int64)
             hit = np.flatnonzero((mine >= lsns.start) & (mine < lsns.stop)).tolist()
             out += (leaf.numbers[at] for at in hit)
@@ -304,18 +295,18 @@ class Index:
     # -- leaves
 
     def _writable(self, place: int) -> Leaf:
-        leaf = self._leaves[place]
+        leaf = self.leaves[place]
         if leaf.shared:
-            leaf = self._leaves[place] = leaf.own()
+            leaf = self.leaves[place] = leaf.own()
         return leaf
 
     def _remove(self, place: int) -> None:
-        del self._leaves[place], self._lows[place]
+        del self.leaves[place], self._lows[place]
         self._lows[0] = 0
 
     def _split(self, place: int) -> None:
         """Halve a leaf that has too many, again and again."""
-        leaf = self._leaves[place]
+        leaf = self.leaves[place]
         self._oldest = 0
         parts: list[Leaf] = []
         total = len(leaf.numbers)
@@ -323,7 +314,7 @@ class Index:
         for start in range(0, total, step):
             stop = start + step
             parts.append(Leaf(leaf.numbers[start:stop], leaf.lsns[start:stop], leaf.deadlines[start:stop], leaf.due))
-        self._leaves[place : place + 1] = parts
+        self.leaves[place : place + 1] = parts
         self._lows[place : place + 1] = [self._lows[place], *(part.numbers[0] for part in parts[1:])]
 
     def _put_part(self, place: int, numbers: Numbers, lsns: Ints, deadlines: Ints | None) -> None:

@@ -88,7 +88,6 @@ class Bodies(Protocol):
 
     def keep(self, lsn: int, body: bytes | None) -> None:
         """A body that may be asked for again."""
-        ...
 
 
 class Nothing:

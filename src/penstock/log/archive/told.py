@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 from crc32c import crc32c
 
+from penstock.errors import told_as
 from penstock.ports import Disk
 
 LSN_MOST = 2**53 - 1
@@ -160,10 +161,8 @@ def text(place: str, value: object) -> str:
 
 
 def _path(place: str, value: object) -> str:
-    try:
+    with told_as(ValueError, f"{place} is "):
         return below(value)
-    except ValueError as error:
-        raise ValueError(f"{place} is {error}") from None
 
 
 def _wrong(place: str, value: object, expected: str) -> ValueError:

@@ -252,7 +252,6 @@ class Removed(Protocol):
 
     def __call__(self, rules: Chosen, lsns: Sequence[int], after: int, name: str, reason: str, *, oof: bool) -> None:
         """Those at these LSNs, ascending, by the record at `after`."""
-        ...
 
 
 class RemovalWatch:

@@ -48,11 +48,9 @@ class Reader(Protocol):
 
     def go_on(self) -> None:
         """The connection takes bytes again."""
-        ...
 
     def close(self) -> None:
         """Deliver nothing more."""
-        ...
 
 
 class ReplyReader(Protocol):
@@ -63,7 +61,6 @@ class ReplyReader(Protocol):
 
     def close(self) -> None:
         """Nobody waits any more; the address leads nowhere, for ever."""
-        ...
 
 
 class _Nothing(dict[Any, Any]):
@@ -183,13 +180,13 @@ class Channel(Receiver):
         for effect, piece in self.unannounced.pop(consumer, ()):
             self.session.engine.gates.deliver_again(effect, piece.chunk, piece)
 
+    def answer(self, asked: Any, method: methods.Method, *, durable: bool = False, needs: int = 0) -> None:
+        """`reply` to a method that has `nowait`, where the client waits."""
+        if not asked.nowait:
+            self.reply(method, durable=durable, needs=needs)
+
     def reply(
-        self,
-        method: methods.Method,
-        *,
-        durable: bool = False,
-        needs: int = 0,
-        then: Callable[[], None] | None = None,
+        self, method: methods.Method, *, durable: bool = False, needs: int = 0, then: Callable[[], None] | None = None
     ) -> None:
         """Answer a method; when it promises something durable, after the sync.  Replies keep their order.
 

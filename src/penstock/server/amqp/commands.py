@@ -173,8 +173,7 @@ def _confirm_select(session: Session, channel: Channel, method: m.ConfirmSelect)
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     session.mute(channel.number)
     channel.confirming = True
-    if not method.nowait:
-        channel.reply(m.ConfirmSelectOk())
+    channel.answer(method, m.ConfirmSelectOk())
 
 
 def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) -> None:
@@ -183,8 +182,7 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
     if name.startswith(REPLY_TO):
         if not declared(session, name):
             raise NotFound(f"no queue '{name}' in vhost '{session.vhost}'")
-        if not method.nowait:
-            channel.reply(m.QueueDeclareOk(name, 0, 1))
+        channel.answer(method, m.QueueDeclareOk(name, 0, 1))
         return
     if method.passive:
         may_find(session, "queue", channel.queue_name(name))
@@ -219,17 +217,15 @@ def declare_queue(session: Session, channel: Channel, method: m.QueueDeclare) ->
             given=given_arguments(arguments),
         )
     channel.last_queue = queue.name
-    if not method.nowait:
-        ok = m.QueueDeclareOk(queue.name, queue.available, len(queue.consumers))
-        channel.reply(ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
+    ok = m.QueueDeclareOk(queue.name, queue.available, len(queue.consumers))
+    channel.answer(method, ok, durable=queue.durable and queue.exclusive_to is None, needs=queue.id)
 
 
 def bind_queue(session: Session, channel: Channel, method: m.QueueBind) -> None:
     """queue.bind, which needs write on the queue and read on the exchange."""
     name = _change_binding(session, channel, method, "binding", session.core.bind)
     queue = session.core.queue(session.vhost, name, by=session)
-    if not method.nowait:
-        channel.reply(m.QueueBindOk(), durable=queue.durable)
+    channel.answer(method, m.QueueBindOk(), durable=queue.durable)
 
 
 def unbind_queue(session: Session, channel: Channel, method: m.QueueUnbind) -> None:
@@ -256,8 +252,7 @@ def purge_queue(session: Session, channel: Channel, method: m.QueuePurge) -> Non
     queue = channel.queue(method.queue)
     consuming.refuse_unsupported(queue, "queue.purge")
     count = session.core.purge_queue(session.engine.now(), queue)
-    if not method.nowait:
-        channel.reply(m.QueuePurgeOk(count), durable=queue.durable)
+    channel.answer(method, m.QueuePurgeOk(count), durable=queue.durable)
 
 
 def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> None:
@@ -278,8 +273,7 @@ def delete_queue(session: Session, channel: Channel, method: m.QueueDelete) -> N
         count = session.core.delete_queue(
             session.engine.now(), queue, if_unused=method.if_unused, if_empty=method.if_empty
         )
-    if not method.nowait:
-        channel.reply(m.QueueDeleteOk(count), durable=True)
+    channel.answer(method, m.QueueDeleteOk(count), durable=True)
 
 
 # -- exchanges
@@ -303,30 +297,26 @@ def declare_exchange(session: Session, channel: Channel, method: m.ExchangeDecla
         arguments=method.arguments,
         passive=method.passive,
     )
-    if not method.nowait:
-        channel.reply(m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
+    channel.answer(method, m.ExchangeDeclareOk(), durable=method.durable and not method.passive)
 
 
 def delete_exchange(session: Session, channel: Channel, method: m.ExchangeDelete) -> None:
     """exchange.delete, which needs configure."""
     may_configure(session, "deleting an exchange", ("configure", "exchange", method.exchange))
     session.core.delete_exchange(session.engine.now(), session.vhost, method.exchange, if_unused=method.if_unused)
-    if not method.nowait:
-        channel.reply(m.ExchangeDeleteOk(), durable=True)
+    channel.answer(method, m.ExchangeDeleteOk(), durable=True)
 
 
 def bind_exchange(session: Session, channel: Channel, method: m.ExchangeBind) -> None:
     """exchange.bind, which needs write on the one that gets and read on the other."""
     _between_exchanges(session, method, "binding", session.core.bind)
-    if not method.nowait:
-        channel.reply(m.ExchangeBindOk(), durable=True)
+    channel.answer(method, m.ExchangeBindOk(), durable=True)
 
 
 def unbind_exchange(session: Session, channel: Channel, method: m.ExchangeUnbind) -> None:
     """exchange.unbind, with the rights of exchange.bind."""
     _between_exchanges(session, method, "unbinding", session.core.unbind)
-    if not method.nowait:
-        channel.reply(m.ExchangeUnbindOk(), durable=True)
+    channel.answer(method, m.ExchangeUnbindOk(), durable=True)
 
 
 def _between_exchanges(

@@ -62,11 +62,9 @@ class Reception(House, Protocol):
 
     def login(self, connection: Connection, event: events.LoginAsked, /) -> None:
         """Accept, or refuse late."""
-        ...
 
     def open_vhost(self, connection: Connection, vhost: str, /) -> None:
         """connection.open: let it in, or close it with the reason."""
-        ...
 
     def to_channel(self, connection: Connection, /) -> str | None:
         """Why the connection may not have one more channel than it has now."""
@@ -74,11 +72,9 @@ class Reception(House, Protocol):
 
     def tell_failed(self, connection: Connection, event: events.ConnectionFailed, /) -> None:
         """What it sent was no AMQP, or against the rules: a line in the log."""
-        ...
 
     def forget(self, connection: Connection, /) -> None:
         """A connection is gone, and counts for nobody any more."""
-        ...
 
 
 class Connection(Session):

@@ -235,8 +235,7 @@ def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
     if (following := channel.followings.pop(method.consumer_tag, None)) is not None:
         following.close()
     if consumer is None and wish is None:
-        if not method.nowait:
-            channel.reply(ok)
+        channel.answer(method, ok)
         return
     over = [consumer] if consumer is not None else []
     if wish is not None:

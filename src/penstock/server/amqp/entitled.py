@@ -46,7 +46,6 @@ class Taker(Protocol):
 
     def take(self, channel: Channel, run: events.PublishRun, judged: Judged | None = None) -> None:
         """Publish a run."""
-        ...
 
     def topic_of(self, target: events.Target) -> Topic:
         """The topic of a method frame.  Raises NotFound, AccessRefused."""

@@ -46,11 +46,9 @@ class Out(Protocol):
 
     def add(self, pieces: Sequence[Bytes]) -> None:
         """Append frames behind all that was said before."""
-        ...
 
     def confirm(self, session: int, channel: int, tag: int, how: int) -> None:
         """The outcome of a publish, in the same order."""
-        ...
 
     confirms: way.Rows | None
     """The same of outcomes of publishes."""

@@ -123,19 +123,15 @@ class House(Protocol):
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """A frame for the core, behind all that came before."""
-        ...
 
     def arm(self) -> None:
         """See that the round ends with what is to be said."""
-        ...
 
     def hold(self, one: Hosted) -> None:
         """It is not read until the core has taken what gathers."""
-        ...
 
     def forget(self, one: Hosted) -> None:
         """Its link is gone: nothing is sent any more."""
-        ...
 
 
 class Hosted:

@@ -66,11 +66,9 @@ class Actor(Protocol):
 
     def acted(self) -> None:
         """Events were acted on outside a read: see that the answers leave."""
-        ...
 
     def decide(self) -> None:
         """What it has brought and left to be decided with that of others is decided."""
-        ...
 
 
 GONE = Told("amqp")
@@ -316,7 +314,6 @@ class Beginner(Protocol):
 
     def fail_channel(self, number: int, error: PenstockError, method: type[methods.Method]) -> None:
         """Close a channel for this, which a method has brought about."""
-        ...
 
 
 class Given:

@@ -65,19 +65,15 @@ class Link(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send, or buffer and call `pause_writing`."""
-        ...
 
     def close(self) -> None:
         """Send what is buffered, then close."""
-        ...
 
     def abort(self) -> None:
         """Close at once: what the peer has not read by now it never gets."""
-        ...
 
     def end_writing(self) -> None:
         """Send what is buffered, then say that nothing follows, where the transport can say that; read on."""
-        ...
 
     def buffered(self) -> int:
         """Bytes written and not yet taken by the kernel."""
@@ -85,15 +81,12 @@ class Link(Protocol):
 
     def keep_below(self, size: int) -> None:
         """Call `pause_writing` beyond so many buffered bytes from now on, and at once if there are more."""
-        ...
 
     def pause_reading(self) -> None:
         """No `receive` is called any more, until reading resumes."""
-        ...
 
     def resume_reading(self) -> None:
         """`receive` is called again for what comes."""
-        ...
 
 
 class Guarded(Protocol):
@@ -114,11 +107,9 @@ class Guarded(Protocol):
 
     def known(self) -> None:
         """It has logged in, so that the bounds of strangers end."""
-        ...
 
     def tell(self, why: str, /) -> None:
         """A line in the log: it was sent away."""
-        ...
 
 
 class Came(NamedTuple):
@@ -140,15 +131,12 @@ class Conversing(Protocol):
 
     def pause_writing(self) -> None:
         """The peer does not read."""
-        ...
 
     def resume_writing(self) -> None:
         """What was held back for the peer may be written: it reads again."""
-        ...
 
     def connection_lost(self) -> None:
         """The link is gone, and nothing that was written later arrives."""
-        ...
 
 
 class Connect(Protocol):

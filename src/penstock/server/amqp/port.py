@@ -41,39 +41,30 @@ class Client(Protocol):
 
     def accept_login(self) -> None:
         """The credentials are good: tune the connection."""
-        ...
 
     def refuse_login(self) -> None:
         """The credentials are not good: close with ACCESS_REFUSED."""
-        ...
 
     def accept_open(self) -> None:
         """The vhost may be used."""
-        ...
 
     def send(self, channel: int, method: Method, /) -> None:
         """Send a method on a channel."""
-        ...
 
     def send_pieces(self, channel: int, pieces: Iterable[Bytes], /) -> None:
         """Encoded frames of a channel."""
-        ...
 
     def confirm(self, channel: int, tag: int, /, *, multiple: bool = False) -> None:
         """A publish is durable, with `multiple` all up to it."""
-        ...
 
     def refuse(self, channel: int, tag: int, /, *, multiple: bool = False) -> None:
         """A publish is refused: basic.nack."""
-        ...
 
     def fail_channel(self, channel: int, code: int, text: str, method: type[Method] | None = None, /) -> None:
         """Close a channel with a code and a text."""
-        ...
 
     def fail_connection(self, code: int, text: str, method: type[Method] | None = None, /) -> None:
         """Close the connection with a code and a text."""
-        ...
 
 
 class Sending(Protocol):
@@ -99,45 +90,35 @@ class Sending(Protocol):
 
     def deliver(self, channel: int, pieces: Sequence[Bytes], size: int, /) -> None:
         """Encoded deliveries of a channel, with about so many bytes of messages."""
-        ...
 
     def deliver_one(
         self, channel: int, encoder: DeliveryEncoder, tag: int, again: bool, topic: Topic, header: bytes, body: bytes, /
     ) -> None:
         """One delivery of a channel."""
-        ...
 
     def send(self, channel: int, method: Method, /) -> None:
         """A method frame, in order with deliveries."""
-        ...
 
     def confirm_up_to(self, channel: int, sequence: int, /) -> None:
         """Everything that was published up to a number is durable."""
-        ...
 
     def take_machine_output(self) -> None:
         """What the machine has to say goes behind the deliveries so far."""
-        ...
 
     def mark_dirty(self) -> None:
         """See that it leaves at the end of the turn."""
-        ...
 
     def speak(self) -> None:
         """The same, whatever became of it before."""
-        ...
 
     def count_unsent(self) -> None:
         """Charge what waits to the budget."""
-        ...
 
     def end(self) -> None:
         """The link is gone: nothing is written any more, and nothing waits."""
-        ...
 
     def part(self) -> None:
         """The session is over, and is not held by what comes late."""
-        ...
 
 
 class Apart(Client, Sending, Guarded, Link, Protocol):

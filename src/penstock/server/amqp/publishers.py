@@ -80,11 +80,9 @@ class Session(Protocol):
 
     def take_alone(self, channel: Channel, run: PublishRun) -> None:
         """Decide a message on its own."""
-        ...
 
     def tell(self, channel: Channel, run: PublishRun, published: Published) -> None:
         """Tell its publisher what became of messages."""
-        ...
 
 
 class Gathering:

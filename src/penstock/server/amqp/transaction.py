@@ -43,7 +43,6 @@ class Sender(Protocol):
 
     def send(self, channel: int, method: Method, /) -> None:
         """A method frame, in order with what waits to be written."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -82,7 +82,6 @@ class Handle(Protocol):
 
     def cancel(self) -> None:
         """Do not call it."""
-        ...
 
 
 Dues = Callable[[], tuple[int | None, int | None]]

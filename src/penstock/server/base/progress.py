@@ -40,7 +40,7 @@ class Progress:
         self._mono = mono
         self._started = mono()
         self._stage_started = self._started
-        self._share = 0.0
+        self.share = 0.0  # from 0 to 1; never less than it was
         self._stopped = False
         self.stage = "checking"
         self.over = False  # well or not
@@ -69,10 +69,10 @@ class Progress:
             self.records, self.records_total = done, total
         start = _start_of(stage)
         inside = min(done / total, 1.0) if total > 0 else 0.0
-        self._share = max(self._share, start + (end - start) * inside)
+        self.share = max(self.share, start + (end - start) * inside)
 
     def ready(self) -> None:
-        self.stage, self._share, self.records_total, self.over = "ready", 1.0, self.records, True
+        self.stage, self.share, self.records_total, self.over = "ready", 1.0, self.records, True
 
     def stop(self) -> None:
         """Have the thread that recovers end at its next step: there will be no server."""
@@ -82,11 +82,6 @@ class Progress:
     def done(self) -> bool:
         """Whether the doors are open."""
         return self.stage == "ready"
-
-    @property
-    def share(self) -> float:
-        """From 0 to 1; never less than it was."""
-        return self._share
 
     @property
     def seconds(self) -> float:
@@ -105,7 +100,7 @@ class Progress:
             return None
         if self.done:
             return 0.0
-        share = self._share
+        share = self.share
         return self.seconds * (1 - share) / share if share >= EARLY else None
 
     @property
@@ -114,7 +109,7 @@ class Progress:
 
     def line(self) -> str:
         """One line for a log."""
-        words = [f"recovering, {self._share:.0%}: {self.doing}"]
+        words = [f"recovering, {self.share:.0%}: {self.doing}"]
         if self.segments_total:
             words.append(f"{self.segments} of {self.segments_total} segments checked")
         if self.records_total:
@@ -130,7 +125,7 @@ class Progress:
         left = self.seconds_left
         return {
             "doing": self.doing,
-            "share": round(self._share, 4),
+            "share": round(self.share, 4),
             "seconds": round(self.seconds, 3),
             "seconds_left": None if left is None else round(left, 1),
             "segments_checked": self.segments,

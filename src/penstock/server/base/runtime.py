@@ -47,11 +47,9 @@ class Copies(Protocol):
 
     def keep(self, names: Sequence[str], then: Callable[[], object]) -> None:
         """These are synced here: copy them, and call back when all have them.  A stage is copied once."""
-        ...
 
     def forget(self, names: Sequence[str]) -> None:
         """These are needed no more."""
-        ...
 
     def way_out(self) -> str:
         """What becomes of this server while its disk is full, and what an operator may do."""
@@ -63,7 +61,6 @@ class Off(Protocol):
 
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None:
         """Start the work in a thread; `done` gets its result on the loop."""
-        ...
 
 
 class Runtime(ABC):

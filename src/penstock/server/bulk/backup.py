@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.errors import DiskFull, InvalidArgument, LogDamaged
+from penstock.errors import DiskFull, InvalidArgument, LogDamaged, told_as
 from penstock.history.view import Place, View
 from penstock.log import checkpoints
 from penstock.log.archive import archive_disk, told
@@ -88,10 +88,8 @@ def read(disk: Disk) -> Manifest:
         raise LogDamaged(f"{NAME} cannot be read: {error.strerror}") from None
     if (format_ := said.pop("format")) != FORMAT:
         raise InvalidArgument(f"the backup has format {format_}, and this Penstock reads {FORMAT}")
-    try:
+    with told_as(LogDamaged, f"{NAME} is none of a backup: "):
         return _manifest(told.Told(said))
-    except ValueError as error:
-        raise LogDamaged(f"{NAME} is none of a backup: {error}") from None
 
 
 def _manifest(said: told.Told) -> Manifest:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from penstock.errors import DiskFull, InvalidArgument, LogDamaged
+from penstock.errors import DiskFull, InvalidArgument, LogDamaged, told_as
 from penstock.log import checkpoints
 from penstock.log.archive.manifest import NAME as ARCHIVED
 from penstock.log.archive.manifest import make_folder
@@ -145,10 +145,8 @@ def _copy(
     with closing(target.open(one.name, create=True)) as file:
         _summed(source, one, file.pwrite, step)
         if origins is not None:
-            try:
+            with told_as(LogDamaged, f"{one.name} of the backup is no segment: ", instead=NotASegment):
                 header, size = read_header(file)
-            except NotASegment as error:
-                raise LogDamaged(f"{one.name} of the backup is no segment: {error}") from None
             if header.origin != origins[0]:
                 raise LogDamaged(f"{one.name} of the backup has origin {header.origin}, and the backup {origins[0]}")
             fresh = replace(header, origin=origins[1]).encode()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import closing
 from typing import NamedTuple
 
 import orjson
 
-from penstock.errors import InvalidArgument, LogDamaged
-from penstock.ports import Disk, replace_whole
-from penstock.replication.register import BYTES_MOST
+from penstock.errors import InvalidArgument, LogDamaged, told_as
+from penstock.ports import Disk, read_whole, replace_whole
 from penstock.wire.fields import Fields, read_json
 
 NAME = "cluster.json"
 RIVAL = "cluster-rival.json"
-_MOST = 4096
 
 
 class Known(NamedTuple):
@@ -34,18 +31,15 @@ def read(disk: Disk) -> Known | None:
     """What the folder says; None: it is of no member yet.  LogDamaged for what we did not write."""
     if NAME not in disk.list():
         return None
-    with closing(disk.open(NAME, readonly=True)) as file:
-        try:
-            fields = Fields(NAME, read_json(file.pread(_MOST, 0), NAME))
-            found = Known(
-                fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
-                fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
-                fields.count("numbers"),
-            )  # fmt: skip
-            fields.finish()
-            return found
-        except InvalidArgument as error:
-            raise LogDamaged(f"{NAME} is not as a member writes it: {error}") from None
+    with told_as(LogDamaged, f"{NAME} is not as a member writes it: ", instead=InvalidArgument):
+        fields = Fields(NAME, read_json(read_whole(disk, NAME), NAME))
+        found = Known(
+            fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
+            fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
+            fields.count("numbers"),
+        )  # fmt: skip
+        fields.finish()
+        return found
 
 
 def write(disk: Disk, known: Known) -> None:
@@ -58,10 +52,7 @@ def write(disk: Disk, known: Known) -> None:
 
 def read_rival(disk: Disk) -> bytes | None:
     """A copy of the register that went on without this member's, as it was kept."""
-    if RIVAL not in disk.list():
-        return None
-    with closing(disk.open(RIVAL, readonly=True)) as file:
-        return file.pread(BYTES_MOST, 0)
+    return read_whole(disk, RIVAL) if RIVAL in disk.list() else None
 
 
 def write_rival(disk: Disk, data: bytes) -> None:

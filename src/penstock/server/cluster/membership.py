@@ -38,39 +38,30 @@ class Outside(Protocol):
 
     def read(self) -> None:
         """Look at the register: `register_read` or nothing follows."""
-        ...
 
     def swap(self, version: int, value: ClusterState, *, own: bool) -> None:
         """`swapped` follows with the same `own`."""
-        ...
 
     def connect(self, address: str) -> None:
         """`connected` or `lost` follows."""
-        ...
 
     def call(self, address: str) -> None:
         """Where each has a copy of the register, to tell it: `called` follows."""
-        ...
 
     def lead(self, term: int, start: int, before: int) -> None:
         """Have the server open the log, which this has let go, for a term of ours."""
-        ...
 
     def committed(self, lsn: int) -> None:
         """Every disk that counts has all up to here."""
-        ...
 
     def kept(self, number: int) -> None:
         """Every disk that counts has the files beside the log up to this number."""
-        ...
 
     def may_lead(self, until: int) -> None:
         """The server may go on until then, by `now`'s clock; it hears more in time."""
-        ...
 
     def end(self, why: str) -> None:
         """The process is over: nothing that was decided and not sent may leave."""
-        ...
 
 
 def mine_of(known: Known, terms: Terms) -> Member:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import InvalidArgument, ProtocolError
+from penstock.errors import InvalidArgument, ProtocolError, told_as
 from penstock.replication.messages import Copy, Message
 from penstock.replication.register import ClusterState, Verdict, compared, decode
 from penstock.server.cluster import folder
@@ -45,15 +45,12 @@ class Speaker(Protocol):
     def now(self) -> int: ...
     def knows_of(self, term: int) -> None:
         """Keep it as one that was made."""
-        ...
 
     def adopt(self, state: ClusterState) -> None:
         """Have this in the place of our copy."""
-        ...
 
     def yields(self, why: str) -> None:
         """Lead no more, since another one does, or both do."""
-        ...
 
 
 class Talks:
@@ -137,10 +134,8 @@ class Talks:
         if answers and not addresses:
             self.tell(link)
         if len(message.data):
-            try:
+            with told_as(ProtocolError, instead=InvalidArgument):
                 self._compare(decode(bytes(message.data)))
-            except InvalidArgument as error:
-                raise ProtocolError(str(error)) from None
         self._asked.update(addresses)
 
     def _addresses(self) -> set[str]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, told_as
 from penstock.history.history import cut
 from penstock.server.doors.columns import batch_down, batch_there, schema_there
 from penstock.server.doors.line import ABOUT_MOST, BEGUN, FOLLOWED, Broken, Ended, Frame, Kind, Line, failure_of
@@ -105,17 +105,13 @@ class FromDoor(Arriving):
 
     def check(self, schema: pa.Schema, layout: Layout) -> None:
         """As the base class; Broken instead of InvalidArgument."""
-        try:
+        with told_as(Broken, "a schema that the door should have refused: ", instead=InvalidArgument):
             super().check(schema, layout)
-        except InvalidArgument as error:
-            raise Broken(f"a schema that the door should have refused: {error}") from None
 
     def judged(self, batch: pa.RecordBatch, layout: Layout) -> Received:
         """As the base class; Broken instead of InvalidArgument."""
-        try:
+        with told_as(Broken, "a batch that the door should have refused: ", instead=InvalidArgument):
             return super().judged(batch, layout)
-        except InvalidArgument as error:
-            raise Broken(f"a batch that the door should have refused: {error}") from None
 
 
 class Answers:

@@ -171,13 +171,7 @@ class Slot:
 class Calls:
     """All running calls.  Threads of abandoned streams end when their client moves or its connection breaks."""
 
-    def __init__(
-        self,
-        intake: Intake,
-        streams_max: int,
-        stalled_s: float = 60.0,
-        shares: Shares | None = None,
-    ) -> None:
+    def __init__(self, intake: Intake, streams_max: int, stalled_s: float = 60.0, shares: Shares | None = None) -> None:
         self.intake = intake
         self.streams_max = streams_max
         self.stalled_s = stalled_s  # a stream on which nothing moves for so long is abandoned

@@ -31,7 +31,7 @@ from penstock.core.sow.holding import Cut
 from penstock.core.sow.index import Numbers
 from penstock.core.sow.keyed import number_of_key
 from penstock.core.state.pending import DecidedPart, DecidedState
-from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, PreconditionFailed, Refused
+from penstock.errors import DiskFull, InvalidArgument, LogBroken, LogDamaged, PreconditionFailed, Refused, told_as
 from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
@@ -387,7 +387,5 @@ def numbers_of(sow: Sow, keys: Iterable[Sequence[str]]) -> Numbers:
 
 def texts(bodies: Sequence[bytes]) -> list[str]:
     """Rows of a stage that are keys.  InvalidArgument for one that is no text."""
-    try:
+    with told_as(InvalidArgument, "sink_commit: a key of drop is no UTF-8 text: ", instead=UnicodeDecodeError):
         return [body.decode() for body in bodies]
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"sink_commit: a key of drop is no UTF-8 text: {error}") from None

@@ -30,13 +30,7 @@ from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.base.faults import TOLD, reports
 from penstock.server.flight.handover import Bell
-from penstock.wire.flight.codec import (
-    bookmark_column,
-    constant,
-    lsn_column,
-    message_batch,
-    topic_columns,
-)
+from penstock.wire.flight.codec import bookmark_column, constant, lsn_column, message_batch, topic_columns
 from penstock.wire.flight.commands import DELIVERY
 
 if TYPE_CHECKING:

@@ -29,17 +29,7 @@ from penstock.records.tokens import refused
 from penstock.server.base.allowed import no_door
 from penstock.server.base.loading import of_a_door
 from penstock.server.doors.door_process import DoorProcess, Spawned, StrangerCounts
-from penstock.server.doors.line import (
-    AHEAD,
-    Broken,
-    Ended,
-    Kind,
-    Line,
-    failed,
-    head_of,
-    number,
-    text,
-)
+from penstock.server.doors.line import AHEAD, Broken, Ended, Kind, Line, failed, head_of, number, text
 from penstock.server.flight.call_streams import CALL_MOST, CAST_MOST, Answers, Sent
 from penstock.server.flight.calls import Caller, told_of
 from penstock.server.flight.connections import Strangers

@@ -24,20 +24,12 @@ import orjson
 import pyarrow as pa
 from pyarrow import flight
 
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, Unavailable, told_as
 from penstock.server.doors.columns import batch_here
 from penstock.server.doors.line import ABOUT_MOST, BEGUN, Ended, Frame, Kind, with_head
 from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
-from penstock.server.flight.remote_call import (
-    AnyHandshake,
-    Call,
-    Credentials,
-    Failed,
-    Logins,
-    reported,
-    writing,
-)
+from penstock.server.flight.remote_call import AnyHandshake, Call, Credentials, Failed, Logins, reported, writing
 from penstock.server.flight.senders import Holder, Living, Peer
 from penstock.server.flight.uploads import Down, Uploads
 from penstock.units import format_address
@@ -465,8 +457,5 @@ class _Server(flight.FlightServerBase):
             return self._calls.info(context, descriptor)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        try:
-            with reported():
-                return flight.SchemaResult(self._calls.info(context, descriptor).schema)
-        except flight.FlightError as error:
-            raise Refusal(str(error)) from None
+        with told_as(Refusal, instead=flight.FlightError), reported():
+            return flight.SchemaResult(self._calls.info(context, descriptor).schema)

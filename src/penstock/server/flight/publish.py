@@ -83,13 +83,7 @@ class Publishing:
         self.bounds = bounds
         self._handover = handover
 
-    def serve(
-        self,
-        caller: Caller,
-        arriving: Arriving,
-        command: Publish,
-        writer: Any,
-    ) -> None:
+    def serve(self, caller: Caller, arriving: Arriving, command: Publish, writer: Any) -> None:
         """Read batches until the client has sent all; answer each, then the whole."""
         arriving.expect(PUBLISHED)
         sent = batches = 0

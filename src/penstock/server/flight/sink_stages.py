@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.core.publishing.published import TraitsMemo
 from penstock.core.state.pending import DecidedPart
-from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable
+from penstock.errors import DiskFull, InvalidArgument, NotFound, Unavailable, told_as
 from penstock.records.compute import cut
 from penstock.records.message_bodies import listed
 from penstock.records.rights import ADMINISTRATOR
@@ -33,16 +33,7 @@ from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller, Intake
 from penstock.server.flight.decided import AT_ONCE, check_rising, lines, merged, plain
 from penstock.server.flight.publish import end_rows
-from penstock.server.flight.stage_files import (
-    FOLDER,
-    StageInfo,
-    StageWriter,
-    check,
-    discard,
-    info_of,
-    path_of,
-    rows_of,
-)
+from penstock.server.flight.stage_files import FOLDER, StageInfo, StageWriter, check, discard, info_of, path_of, rows_of
 from penstock.server.people.access import Share, Shares, Who
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER, Stage
@@ -213,10 +204,8 @@ class Stages:
         return stem
 
     def _take(self, share: Share, who: Who, size: int = 1) -> None:
-        try:
+        with told_as(DiskFull, instead=Unavailable):
             share.take(who, size)
-        except Unavailable as error:
-            raise DiskFull(str(error)) from None
 
     @property
     def used(self) -> int:

@@ -40,11 +40,9 @@ class Home(Protocol):
 
     def agrees(self, site: str, offers: Offers) -> None:
         """A site has said what it has.  PreconditionFailed with a line for each thing on which the two differ."""
-        ...
 
     def warn(self, line: str) -> None:
         """Say something once."""
-        ...
 
 
 class Sender(Home, Protocol):
@@ -52,7 +50,6 @@ class Sender(Home, Protocol):
 
     def knows(self, link: str, sites: Sequence[Site]) -> None:
         """The site at the end of a link has told of these.  PreconditionFailed where a name is another's."""
-        ...
 
     def hello(self, section: LinkSection) -> bytes:
         """What is said to a site at first."""
@@ -64,15 +61,12 @@ class Sender(Home, Protocol):
 
     def changed(self, name: str, *, up: bool) -> None:
         """A link came up, or is not up any more."""
-        ...
 
     def moved(self) -> None:
         """A link is further than before, or is waited for no longer."""
-        ...
 
     def happened(self, link: str, event: LinkEvent) -> None:
         """Something that actions may watch."""
-        ...
 
 
 Link = TypeVar("Link", contravariant=True)
@@ -87,6 +81,5 @@ class Hearing(Home, Protocol[Link]):
 
     def level(self, site: str) -> None:
         """A site has told what happened before its link came up."""
-        ...
 
     def leaves(self, link: Link) -> None: ...

@@ -89,7 +89,7 @@ class Outgoing:
         self._said = set[str | None]()  # why it is not up, since it was up
         self._over = False
         self._leveled = False  # since it came up
-        self._paused = before.paused
+        self.paused = before.paused  # whether an operator has it wait
         self._connection: Connection | None = None
         self._reading: Reading | None = None  # of the last connection that came up
         self._session = 1
@@ -183,7 +183,7 @@ class Outgoing:
     @property
     def waited_for(self) -> bool:
         """Whether confirms wait for this site."""
-        return self.section.sync and not self.downgraded and not self._paused
+        return self.section.sync and not self.downgraded and not self.paused
 
     def judge_silence(self) -> None:
         """Once a second: a site that says nothing is given up, also while the thread writes what nobody reads."""
@@ -216,7 +216,7 @@ class Outgoing:
 
     def pause(self, *, paused: bool) -> None:
         """Tell nothing more, or go on."""
-        self._paused = paused
+        self.paused = paused
         if paused:
             self._is("paused")
             self._cut()
@@ -225,11 +225,6 @@ class Outgoing:
             self._is("starting")
         self._tries, self._at_once = 0, not paused
         self._bell.ring()
-
-    @property
-    def paused(self) -> bool:
-        """Whether an operator has it wait."""
-        return self._paused
 
     def note(self) -> None:
         """Once a second: remember how far the other site is, if it was told something since.
@@ -260,7 +255,7 @@ class Outgoing:
 
     def nudge(self) -> None:
         """That site is there: call it at once."""
-        if not self.up and not self._paused:
+        if not self.up and not self.paused:
             self._at_once = True
             self._bell.ring()
 
@@ -289,7 +284,7 @@ class Outgoing:
     def _came_up(self, welcome: Welcome, address: str, session: int) -> tuple[int, int, Telling]:
         """The other site is there; from behind which LSN on it is told, up to which it is level, and by whom."""
         links, section = self._links, self.section
-        if session != self._session or self._paused:
+        if session != self._session or self.paused:
             raise Unavailable("it was cut meanwhile")
         if welcome.site != section.name:
             raise PreconditionFailed(
@@ -370,7 +365,7 @@ class Outgoing:
         if session != self._session or self._over:
             return
         self._session += 1
-        if not self._paused:
+        if not self.paused:
             self._is("refused" if isinstance(error, PreconditionFailed) else "down", str(error))
 
     # -- its threads
@@ -388,7 +383,7 @@ class Outgoing:
                     return
             if not self._over:
                 self._tries = 1 if time.monotonic() - began > BEAT_S else self._tries + 1
-                pause = 3600.0 if self._paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1])
+                pause = 3600.0 if self.paused else min(AGAIN_S[0] * 2 ** min(self._tries, 8), AGAIN_S[1])
                 self._wait(pause, lambda: self._over or self._at_once)
             if self._faults > rests:
                 self._rest(min(REST_LEAST_US << min(self._faults - 1, 10), REST_MOST_US) / 1e6)
@@ -396,7 +391,7 @@ class Outgoing:
     def _call_targets(self) -> bool:
         """Talk to each until it ends, whatever ends it; False: the server stops."""
         for target in self.section.targets:
-            if self._over or self._paused:
+            if self._over or self.paused:
                 break
             session = self._session
             try:
@@ -428,7 +423,7 @@ class Outgoing:
 
     def _rest(self, seconds: float) -> None:
         """Also when there is something to tell: the same would fail again."""
-        self._wait(seconds, lambda: self._over or self._paused)
+        self._wait(seconds, lambda: self._over or self.paused)
 
     def _begin(self) -> tuple[int, bytes]:
         """A session, and what is said to the other site at first; on the loop, which has ended the one before."""

@@ -104,27 +104,22 @@ class Scoped(Rights):
 
     def reads_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """Of the user's what is within."""
-        if self.reserved(vhost, "read", exchange) or not self._within(vhost, "read", name):
-            return False
-        return True if self._inner is None else self._inner.reads_topic(vhost, exchange, name)
+        within = not self.reserved(vhost, "read", exchange) and self._within(vhost, "read", name)
+        return within and (self._inner is None or self._inner.reads_topic(vhost, exchange, name))
 
     def writes_topic(self, vhost: str, exchange: str, name: str) -> Right:
         """Of the user's what is within."""
-        if not self._within(vhost, "write", name):
-            return False
-        return True if self._inner is None else self._inner.writes_topic(vhost, exchange, name)
+        return self._within(vhost, "write", name) and (
+            self._inner is None or self._inner.writes_topic(vhost, exchange, name)
+        )
 
     def reads_queue(self, vhost: str, name: str) -> Right:
         """Of the user's what is within."""
-        if not self._within(vhost, "read", name):
-            return False
-        return True if self._inner is None else self._inner.reads_queue(vhost, name)
+        return self._within(vhost, "read", name) and (self._inner is None or self._inner.reads_queue(vhost, name))
 
     def writes_queue(self, vhost: str, name: str) -> Right:
         """Of the user's what is within."""
-        if not self._within(vhost, "write", name):
-            return False
-        return True if self._inner is None else self._inner.writes_queue(vhost, name)
+        return self._within(vhost, "write", name) and (self._inner is None or self._inner.writes_queue(vhost, name))
 
     def sees_queue(self, vhost: str, name: str) -> bool:
         """Of the user's what it may read, write or configure."""

@@ -151,15 +151,12 @@ class Reads(Protocol):
 
     def admit(self, source: LogSource) -> None:
         """A source begins: it is told its feed and its place, at once or later."""
-        ...
 
     def look(self, feed: Feed, start: int, end: int, rows: int, done: Callable[[Found], None]) -> None:
         """The next page of the log, off the loop."""
-        ...
 
     def wake_at(self, mono: int) -> None:
         """Have a source go on then, if its rate lets it."""
-        ...
 
     def forget(self, source: LogSource, feed: Feed | None) -> None: ...
 

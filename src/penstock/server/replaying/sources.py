@@ -62,19 +62,15 @@ class Reader(Protocol):
 
     def hand(self, page: Page) -> None:
         """A page for one that is live."""
-        ...
 
     def fall_behind(self) -> None:
         """It is not live any more."""
-        ...
 
     def step(self) -> None:
         """There may be something for it."""
-        ...
 
     def fail(self, error: PenstockError) -> None:
         """It cannot go on."""
-        ...
 
 
 class Committed(Protocol):
@@ -87,11 +83,9 @@ class Committed(Protocol):
 
     def done(self) -> None:
         """Something happened outside a turn: see that it is written."""
-        ...
 
     def run_each(self, works: Iterable[Callable[[], object]]) -> None:
         """Do each, also when one fails."""
-        ...
 
 
 class Feed:

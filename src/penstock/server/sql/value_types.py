@@ -25,7 +25,7 @@ from typing import Any, TypeAlias, cast
 import orjson
 import pyarrow as pa
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.expr.batches import PROPERTIES as HEADER
 from penstock.expr.bodies import body_type
 from penstock.expr.bodies.body_type import BodyType, Whole
@@ -90,10 +90,8 @@ def selection(names: list[str], kinds: list[Any]) -> str | None:
     out = list[str]()
     cast = False
     for at, (name, kind) in enumerate(zip(names, kinds, strict=True), 1):
-        try:
+        with told_as(InvalidArgument, f"column {name!r}: ", instead=InvalidArgument):
             text, other = shown(kind)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"column {name!r}: {error}") from None
         cast = cast or other
         out.append(f"CAST(#{at} AS {text}) AS {quoted(name)}" if other else f"#{at} AS {quoted(name)}")
     return ", ".join(out) if cast else None

@@ -22,7 +22,7 @@ from penstock.core.state.capture import held_from, needed_pairs
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
 from penstock.core.state.lsns import count
-from penstock.errors import InvalidArgument, LogBroken, LogDamaged
+from penstock.errors import InvalidArgument, LogBroken, LogDamaged, told_as
 from penstock.log.archive import file_writer as merging
 from penstock.log.archive.file_writer import Form, Writing
 from penstock.log.archive.manifest import AGAIN, Manifest, commit, prunable, read, runs, tidy
@@ -308,10 +308,8 @@ def _refuse_other(manifest: Manifest | None, origin: int) -> None:
 
 
 def _refuse_older(disk: Disk, manifest: Manifest | None) -> None:
-    try:
+    with told_as(LogDamaged, "the archive cannot be used: ", instead=LogDamaged):
         refuse_older(disk, manifest)
-    except LogDamaged as error:
-        raise LogDamaged(f"the archive cannot be used: {error}") from None
 
 
 def anew(disk: Disk, clock: Clock) -> bool:

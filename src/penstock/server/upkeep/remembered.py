@@ -10,21 +10,18 @@ what is archived in the wrong place.
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
-from penstock.errors import InvalidArgument, LogDamaged
+from penstock.errors import InvalidArgument, LogDamaged, told_as
 from penstock.log.archive.manifest import AGAIN
-from penstock.ports import Disk, replace_whole
+from penstock.ports import Disk, read_whole, replace_whole
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
 
 if TYPE_CHECKING:
     from penstock.log.archive.manifest import Manifest
-
-_MOST = 4096
 
 
 class Known(NamedTuple):
@@ -38,12 +35,9 @@ def known_in(disk: Disk) -> Known | None:
     """What a data folder knows.  LogDamaged, OSError."""
     if ARCHIVE not in disk.list():
         return None
-    with closing(disk.open(ARCHIVE, readonly=True)) as file:
-        try:
-            fields = Fields(ARCHIVE, read_json(file.pread(_MOST, 0), ARCHIVE))
-            return Known(fields.optional_text("token") or "", fields.number("number"))
-        except InvalidArgument as error:
-            raise LogDamaged(f"{ARCHIVE} is not as a server writes it: {error}") from None
+    with told_as(LogDamaged, f"{ARCHIVE} is not as a server writes it: ", instead=InvalidArgument):
+        fields = Fields(ARCHIVE, read_json(read_whole(disk, ARCHIVE), ARCHIVE))
+        return Known(fields.optional_text("token") or "", fields.number("number"))
 
 
 def remember(disk: Disk, known: Known) -> None:

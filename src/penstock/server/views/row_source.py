@@ -24,7 +24,7 @@ from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
 from penstock.core.view_groups import Elements, View, body_of
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PenstockError, told_as
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import BodyReader, parsed
 from penstock.expr.bodies import body_type
@@ -340,10 +340,8 @@ def interval_of(value: str | float | timedelta | None) -> int | None:
     """The interval of a conflated subscription, microseconds; None: `none`.  InvalidArgument below 100 ms."""
     if value is None or value == "none":
         return None
-    try:
+    with told_as(InvalidArgument, "conflation: ", instead=(TypeError, ValueError)):
         micros = DEFAULT_US if value == "auto" else to_micros(value)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(f"conflation: {error}") from None
     if micros < LEAST_US:
         raise InvalidArgument(f"conflation is {format_duration(micros)}, the least is {format_duration(LEAST_US)}")
     return micros

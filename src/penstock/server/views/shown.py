@@ -97,7 +97,6 @@ class Shown(Protocol):
 
         refuse: told instead where they are gathered anew after a fault; None: it is waited for.
         """
-        ...
 
 
 class Live:

@@ -20,12 +20,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar, cast, dataclass_transform
 
 from penstock.errors import InvalidArgument, ProtocolError
 from penstock.records.dataclass import dataclass
-from penstock.records.field_tables import (
-    FieldValue,
-    encode_short_string,
-    encode_table,
-    read_table,
-)
+from penstock.records.field_tables import FieldValue, encode_short_string, encode_table, read_table
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import orjson
 
-from penstock.errors import InvalidArgument, Unavailable, shown
+from penstock.errors import InvalidArgument, Unavailable, shown, told_as
 from penstock.records.properties import Properties, encode
 from penstock.units import format_size
 from penstock.wire.fields import bounded, kind_of, short, too_long_a_number
@@ -84,10 +84,8 @@ def read_object(body: bytes, what: str = "the request's body", *, once: bool = F
     if len(text) > VALUES_MOST and (values := values_of(text, VALUES_MOST)) > VALUES_MOST:
         raise InvalidArgument(f"{what} has {values} values or more, {VALUES_MOST} are allowed")
     unread = _refuse_twice(text) if once else None  # before the values are there: both would take twice the memory
-    try:
+    with told_as(InvalidArgument, f"{what} is not JSON: ", instead=(orjson.JSONDecodeError, RecursionError)):
         value: object = orjson.loads(text)
-    except (orjson.JSONDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"{what} is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise InvalidArgument(f"{what} is {kind_of(value)}, not a JSON object")
     if why := too_long_a_number(text):

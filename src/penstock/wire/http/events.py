@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.units import format_duration, parse_duration
 from penstock.wire.http.lenient import Lenient
@@ -116,7 +116,6 @@ class Watching(Protocol):
 
     async def wait(self, seconds: float) -> None:
         """Return when something has happened, or that time is over."""
-        ...
 
     def close(self) -> None: ...
 
@@ -130,7 +129,6 @@ class Link(Protocol):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """When to hold writing up."""
-        ...
 
     def abort(self) -> None: ...
 
@@ -158,10 +156,8 @@ def read_interval(text: str) -> float:
     """Seconds; 0 for `off`.  Raises InvalidArgument."""
     if text == NO_STATS:
         return 0.0
-    try:
+    with told_as(InvalidArgument, "interval: "):
         found = parse_duration(text)
-    except ValueError as error:
-        raise InvalidArgument(f"interval: {error}") from None
     if not INTERVAL_LEAST_US <= found <= INTERVAL_MOST_US:
         low, high = format_duration(INTERVAL_LEAST_US), format_duration(INTERVAL_MOST_US)
         raise InvalidArgument(f"interval is {text}, not {NO_STATS!r} or a duration from {low} to {high}")

@@ -218,7 +218,6 @@ class Lists(Protocol):
 
     def unpark(self, targets: TargetList, /) -> None:
         """A full list has room again."""
-        ...
 
     def recheck_of(self, targets: TargetList, /) -> Key | None:
         """Where the first message stands that came back and at which a list has still to look; None without one."""
@@ -226,11 +225,9 @@ class Lists(Protocol):
 
     def recall(self, targets: TargetList, chunk: Chunk, place: int, /) -> None:
         """Messages came back, and the list wants them."""
-        ...
 
     def ask_newer(self, joined: int, lsn: int, place: int, /) -> None:
         """Have lists look that came after so many had joined."""
-        ...
 
     def matches(
         self, chunk: Chunk, batch: Publishes, rows: Sequence[int], /

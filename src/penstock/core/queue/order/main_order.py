@@ -41,14 +41,14 @@ _NO_HOLES = set[int]()
 class Main:
     """Messages never delivered, in LSN order, taken from the head by a cursor and from the middle by holes."""
 
-    __slots__ = ("_barrier", "count", "cursor", "holes", "segments")
+    __slots__ = ("count", "cursor", "holes", "sealed", "segments")
 
     def __init__(self) -> None:
         self.segments: deque[Segment] = _NO_SEGMENTS
         self.cursor = 0  # index of the head in the first segment
         self.holes: set[int] = _NO_HOLES  # in a segment, not before the cursor, and gone
         self.count = 0
-        self._barrier = 0  # the newest message that went elsewhere, from the middle or past this order
+        self.sealed = 0  # the newest message that went elsewhere, from the middle or past this order
 
     def append(self, chunk: Chunk, solid: bool = True) -> None:
         """Add messages at the tail.  The chunk is not kept if it is an array: others may hold it too."""
@@ -59,7 +59,7 @@ class Main:
         if self.segments:
             tail = self.segments[-1]
             held = tail.chunk
-            sealed = self._barrier > held[-1]
+            sealed = self.sealed > held[-1]
             if isinstance(held, range):
                 if isinstance(chunk, range) and held.stop == chunk.start:
                     tail.chunk = range(held.start, chunk.stop)
@@ -84,8 +84,8 @@ class Main:
 
     def seal(self, lsn: int) -> None:
         """Say that this message went elsewhere: no array that is appended to may span it and be solid."""
-        if lsn > self._barrier:
-            self._barrier = lsn
+        if lsn > self.sealed:
+            self.sealed = lsn
 
     def head(self) -> int:
         """The oldest LSN; only when there is one."""
@@ -109,7 +109,7 @@ class Main:
     def emptied(self) -> Main:
         """A new one for the same queue: what went elsewhere is still there."""
         new = Main()
-        new.seal(self._barrier)
+        new.seal(self.sealed)
         return new
 
     def last(self) -> int:
@@ -284,11 +284,6 @@ class Main:
         """Messages of the queue may lie between those of an array from now on."""
         for segment in self.segments:
             segment.solid = False
-
-    @property
-    def sealed(self) -> int:
-        """The newest message that is known to have gone elsewhere; 0: none is."""
-        return self._barrier
 
     def after(self, lsn: int, count: int) -> Chunk:
         """Up to `count` messages that stand after `lsn`, ascending; they stay."""

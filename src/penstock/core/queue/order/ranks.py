@@ -109,11 +109,11 @@ class _Block:
 class Ranks:
     """The rank of every living message by its LSN, in sorted blocks of packed integers."""
 
-    __slots__ = ("_blocks", "_firsts", "_forget_at", "_forget_upto", "_living", "count")
+    __slots__ = ("_blocks", "_forget_at", "_forget_upto", "_living", "count", "firsts")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._firsts: list[int] = []  # first LSN of each block
+        self.firsts: list[int] = []  # first LSN of each block
         self._living: Pool | None = None  # ranks are being forgotten: who lived when that began, a portion a block
         self._forget_at = self._forget_upto = 0  # the block to look at next, going down; the newest LSN of then
         self.count = 0  # those of messages that are gone among them
@@ -127,7 +127,7 @@ class Ranks:
             if tail is None or tail.sealed:
                 tail = _Block(array("q"), array("q"))
                 self._blocks.append(tail)
-                self._firsts.append(chunk[start])
+                self.firsts.append(chunk[start])
             held = tail.lsns
             assert isinstance(held, array)
             assert isinstance(tail.ranks, array)
@@ -140,13 +140,13 @@ class Ranks:
 
     def of(self, lsn: int) -> int:
         """The rank of one message that was added."""
-        block = self._blocks[bisect_right(self._firsts, lsn) - 1]
+        block = self._blocks[bisect_right(self.firsts, lsn) - 1]
         lsns = block.lsns
         return block.at(lsn - lsns.start if isinstance(lsns, range) else bisect_left(lsns, lsn))
 
     def knows(self, lsn: int) -> bool:
         """Whether the message was added, and not forgotten."""
-        index = bisect_right(self._firsts, lsn) - 1
+        index = bisect_right(self.firsts, lsn) - 1
         if index < 0:
             return False
         lsns = self._blocks[index].lsns
@@ -159,11 +159,11 @@ class Ranks:
             return np.array([self.of(chunk[0])], dtype=np.int64)
         out = np.empty(len(chunk), dtype=np.int64)
         lsns = view(chunk)
-        start, index = 0, bisect_right(self._firsts, chunk[0]) - 1
+        start, index = 0, bisect_right(self.firsts, chunk[0]) - 1
         while start < len(chunk):
             end = len(chunk)
-            if index + 1 < len(self._firsts):
-                end = bisect_left(chunk, self._firsts[index + 1], start)
+            if index + 1 < len(self.firsts):
+                end = bisect_left(chunk, self.firsts[index + 1], start)
             if end > start:
                 block = self._blocks[index]
                 held = block.lsns
@@ -179,8 +179,8 @@ class Ranks:
             return self.between(chunk.start, chunk.stop)
         out = list[Ints]()
         lsns = view(chunk)
-        first = max(bisect_right(self._firsts, chunk[0]) - 1, 0)
-        for block in self._blocks[first : bisect_right(self._firsts, chunk[-1])]:
+        first = max(bisect_right(self.firsts, chunk[0]) - 1, 0)
+        for block in self._blocks[first : bisect_right(self.firsts, chunk[-1])]:
             held = view(block.lsns)
             part = lsns[slice(*np.searchsorted(lsns, (held[0], held[-1] + 1)).tolist())]
             at = np.minimum(np.searchsorted(held, part), len(held) - 1)
@@ -189,14 +189,14 @@ class Ranks:
 
     def between(self, first: int, stop: int) -> Chunk:
         """The same of all LSNs in [first, stop)."""
-        blocks = self._blocks[max(bisect_right(self._firsts, first) - 1, 0) : bisect_left(self._firsts, stop)]
+        blocks = self._blocks[max(bisect_right(self.firsts, first) - 1, 0) : bisect_left(self.firsts, stop)]
         return all_within((block.lsns for block in blocks), first, stop)
 
     def replace(self, chunk: Chunk, ranks: Sequence[int]) -> None:
         """Other ranks for messages that were added."""
         told = np.array(ranks, dtype=np.int64)
         lsns = view(chunk)
-        for index in range(bisect_right(self._firsts, chunk[0]) - 1, bisect_right(self._firsts, chunk[-1])):
+        for index in range(bisect_right(self.firsts, chunk[0]) - 1, bisect_right(self.firsts, chunk[-1])):
             block = self._blocks[index]
             held = view(block.lsns)
             low, high = np.searchsorted(lsns, (held[0], held[-1] + 1)).tolist()
@@ -223,7 +223,7 @@ class Ranks:
         """Begin to forget all but those that live, and what is added from now on, in steps, if most are gone."""
         if self._living is not None or not outgrown(self.count, count):
             return
-        pool = self._living = Pool(self._firsts)
+        pool = self._living = Pool(self.firsts)
         for piece in living():
             pool.put(piece)
         self._forget_at, self._forget_upto = len(self._blocks) - 1, self.last
@@ -259,14 +259,9 @@ class Ranks:
         for one in kept if stop < len(self._blocks) or len(lsns) >= PIECE else ():
             one.seal()
         self._blocks[index:stop] = kept
-        self._firsts[index:stop] = [one.lsns[0] for one in kept]
+        self.firsts[index:stop] = [one.lsns[0] for one in kept]
 
     # -- many at once
-
-    @property
-    def firsts(self) -> list[int]:
-        """The first LSN of each block, ascending."""
-        return self._firsts
 
     @property
     def last(self) -> int:
@@ -279,7 +274,7 @@ class Ranks:
         for start in range(0, len(lsns), PIECE):
             part = to_array(lsns[start : start + PIECE])
             self._blocks.append(_leveled(part, rank, len(part) < PIECE))
-            self._firsts.append(part[0])
+            self.firsts.append(part[0])
 
     def make_level(self, rank: int) -> None:
         """The same rank for all there are."""
@@ -304,7 +299,7 @@ class Ranks:
         held = np.concatenate([*(view(block.lsns) for block in self._blocks), lsns])
         ranks = np.concatenate([*(block.values() for block in self._blocks), np.full(n, rank, dtype=np.int64)])
         everything, first = np.unique(held, return_index=True)
-        self._blocks, self._firsts, self.count = [], [], 0
+        self._blocks, self.firsts, self.count = [], [], 0
         self.load(everything, ranks[first])
 
     def page(self, move: Move) -> None:
@@ -319,7 +314,7 @@ class Ranks:
     def copy(self) -> Ranks:
         """As they are now, to be asked and not changed; blocks that are sealed are shared."""
         out = Ranks()
-        out._blocks, out._firsts, out.count = self._blocks[:], self._firsts[:], self.count
+        out._blocks, out.firsts, out.count = self._blocks[:], self.firsts[:], self.count
         if out._blocks and not (tail := out._blocks[-1]).sealed:
             out._blocks[-1] = _Block(tail.lsns[:], tail.ranks[:])
         return out
