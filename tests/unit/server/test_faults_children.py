@@ -5,7 +5,9 @@ One row a place where the fault is planted.  The child's side runs here, on a pa
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +18,7 @@ import duckdb
 import orjson
 import pytest
 
-from penstock.errors import PenstockError
+from penstock.errors import DiskFull, PenstockError, Unavailable
 from penstock.history.view import Folder, Listing
 from penstock.server.base.faults import reports
 from penstock.server.bulk import child, process, requests
@@ -117,6 +119,28 @@ def test_a_fault_in_a_child_is_told_to_who_asked_and_counted_and_the_next_reques
     assert type(error) is PenstockError
     assert reports.counts["bulk"] + reports.counts["sql"] > before
     assert ask(tmp_path).kind is Kind.DONE, "the next one"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("name", ["the files of the log", "a job"])
+def test_what_a_disk_says_is_no_mistake_of_the_server(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An archive that was mounted read-only counted as an internal error, with its traceback, once a minute."""
+
+    def refuses(*_: Any, **__: Any) -> Any:
+        raise OSError(number, os.strerror(number), "/archive/.new/1")
+
+    monkeypatch.setattr(BULK[name].owner, BULK[name].name, refuses)
+    with caplog.at_level(logging.ERROR):
+        told = plain(bulk(tmp_path).payload)
+    before = reports.counts["bulk"]
+    error = process._error(told)  # pyright: ignore[reportPrivateUsage]
+    assert type(error) is (DiskFull if number == errno.ENOSPC else Unavailable)
+    assert os.strerror(number) in str(error)
+    assert "/archive/.new/1" in str(error)
+    assert reports.counts["bulk"] == before
+    assert not caplog.text
 
 
 def test_a_database_is_made_before_a_statement_is_there_to_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

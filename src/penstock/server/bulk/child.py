@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import DiskFull, PenstockError, Unavailable
 from penstock.server.base.loading import beside_a_server, do_without_pandas, with_all_files
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ def told(error: Exception) -> bytes:
     import orjson
 
     from penstock.history.view import Moved
+    from penstock.log.room import out_of_space
     from penstock.wire.flight.failures import encode_error
 
     if isinstance(error, Moved):
@@ -144,6 +145,8 @@ def told(error: Exception) -> bytes:
     if isinstance(error, MemoryError):
         limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
         error = Unavailable(f"the bulk process has not enough memory for this request (its limit is {limit} MiB)")
+    if isinstance(error, OSError):  # a disk's word and no mistake of ours, as upkeep in the server itself takes it
+        error = (DiskFull if out_of_space(error) else Unavailable)(f"the bulk process cannot go on: {error}")
     if not isinstance(error, PenstockError):
         logger.error("a bulk request failed", exc_info=error)
         reason = f"{type(error).__name__}: {error}"
