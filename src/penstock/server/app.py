@@ -418,8 +418,8 @@ class App(Server):
     def _make_chores(self) -> None:
         """What is done once a second: each by itself, whatever becomes of the others."""
         beats = [
-            self.engine.tending.beat, self.amqp.beat, self.flight.beat, self.bulk.beat, self.keeper.beat,
-            self.pager.beat, self.alarms.beat,
+            self.engine.tending.beat, self.amqp.beat, self.flight.beat, self.keeper.beat, self.pager.beat,
+            self.alarms.beat, lambda: self.bulk.beat(full=self.engine.log.room.full),
         ]  # fmt: skip
         if self.engine.archive is not None:
             beats.append(self.engine.archive.beat)

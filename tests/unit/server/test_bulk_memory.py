@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -13,13 +14,14 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from bulk_lab import PERSISTENT, Still
+from bulk_lab import PERSISTENT, Still, Writer
 from forked import PLAIN
 from penstock.config.settings import Retention
 from penstock.core import audit_log
 from penstock.core.audit_log import Audit
+from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.history.view import stand_alone
+from penstock.history.view import listing, stand_alone
 from penstock.log import recover
 from penstock.log.disk import OsDisk
 from penstock.log.log import Log
@@ -120,6 +122,31 @@ def test_who_reads_a_whole_log_holds_a_part_of_it(
     log.close()
     assert sum(at_once) == 40 * (1 + (fold == "an audit"))
     assert max(at_once) <= 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="what a process has open is read from /proc")
+def test_a_full_disk_has_the_room_of_what_has_gone_back_when_the_child_is_idle(tmp_path: Path) -> None:
+    """82 MiB of five segments that retention had deleted were missing while publishes were refused for want of 44."""
+    writer, bulk = Writer(tmp_path), Bulk(tmp_path)
+    writer.write(40, rows=100)
+    try:
+        bulk.call("verify", {"log": listing(writer.log, 0, 1 << 62).plain()})
+        pid = bulk.pid
+        log = writer.log
+        floor = log.segments()[1].first
+        log.append([log.base_group(writer.lsn, 7, floor, DurableState().encode())])
+        log.flush()
+        assert log.retire(floor)
+        bulk.beat()
+        assert bulk.pid == pid
+        assert any(path.endswith("(deleted)") for path in map(os.readlink, Path(f"/proc/{pid}/fd").iterdir()))
+        bulk.beat(full=True)
+        eventually(lambda: bulk.pid is None, "what it had open is closed")
+        bulk.beat(full=True)
+        assert bulk.deaths == 0
+    finally:
+        bulk.close()
+        writer.log.close()
 
 
 def test_rows_are_put_in_order_by_few_reads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

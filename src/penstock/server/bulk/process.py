@@ -318,15 +318,19 @@ class Bulk:
             wanted.clear()
             raise
 
-    def beat(self) -> None:
-        """Once a second: a child that is idle ends.  It goes when its control socket does; nobody waits for it here."""
+    def beat(self, *, full: bool = False) -> None:
+        """Once a second: a child that is idle ends.  It goes when its control socket does; nobody waits for it here.
+
+        full: the disk is, so it ends at once: what it has read stays open, and the room of files that have gone since
+        comes back with it alone.
+        """
         if not self._lock.acquire(blocking=False):
             return
         try:
             process = self._process
             if process is not None and process.poll() is not None:
                 self._bury()
-            elif not self.running and time.monotonic() - self.last_used >= self._idle_s:
+            elif not self.running and (full or time.monotonic() - self.last_used >= self._idle_s):
                 lines, self._lines = self._lines, None
                 if lines is not None:
                     lines.close()
