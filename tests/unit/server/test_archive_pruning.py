@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from penstock.config.settings import ArchiveSection
-from penstock.errors import LogDamaged
+from penstock.errors import DiskFull, LogDamaged, Unavailable
 from penstock.log.archive.manifest import AGAIN, NAME
+from penstock.log.catalog import SegmentInfo
 from penstock.log.writer import LogSettings
 from penstock.server.alarms import alarms
+from penstock.server.upkeep import archive
 from penstock.server.upkeep.archive import PRUNE_BEATS, RETRY_BEATS, Archiving
 from sim.serverkit import Life
 from unit.log.test_archive import DAY
@@ -197,3 +200,37 @@ async def test_an_archive_that_cannot_be_used_is_an_alarm(tmp_path: Path, pool: 
     assert alarms(life.engine, {})["archive"].startswith("nothing is archived, and retention waits: the archive in ")
     life.engine.archive = None
     assert "archive" not in alarms(life.engine, {})
+
+
+class Behind(Still):
+    """A log with three closed segments that nobody has archived, of 50 MiB each."""
+
+    durable = 1 << 61
+
+    def segments(self) -> list[Any]:
+        first = 1 << 60
+        return [SegmentInfo("", first + n, first + n, 1, 1, 50 << 20, closed=n < 3) for n in range(4)]
+
+
+@pytest.mark.parametrize(("room", "count"), [(150, 3), (149, 1), (50, 1), (49, 0)])
+async def test_of_a_short_disk_as_much_is_archived_at_once_as_fits(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, room: int, count: int
+) -> None:
+    """Five segments of which each had room waited for all, and retention for them."""
+    asked = list[int]()
+
+    class Child:
+        async def run(self, job: str, *, progress: object = None, **values: Any) -> dict[str, Any]:
+            asked.append(values["end"] - values["start"])
+            raise Unavailable("that is all")
+
+    monkeypatch.setattr(archive, "listing", lambda *of: SimpleNamespace(plain=dict))
+    house: Any = Archiving(
+        cast("Any", Behind()), ArchiveSection(), tmp_path, cast("Any", Child()), pool, lambda: 0, lambda: 0
+    )
+    settings = LogSettings()
+    free = (room << 20) + archive.ROOM + settings.low_space + settings.reserve
+    monkeypatch.setattr(house._disk, "free", lambda: free)
+    with pytest.raises(Unavailable if count else DiskFull):
+        await house.step()
+    assert asked == [count] * bool(count)

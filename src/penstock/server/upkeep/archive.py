@@ -352,6 +352,8 @@ class Archiving:
             ended.set_result(None)
 
     async def _archive(self, run: Run) -> None:
+        if run.segments > 1 and self._disk.free() < self._room_for(run.bytes):
+            run = run.first_alone()  # what is short of room gets out of that one by one, as retention follows
         self._check_room(run.bytes)
         values: dict[str, Any] = {
             "folder": self.folder, "start": run.start, "end": run.end, "token": secrets.token_hex(4),
@@ -422,11 +424,13 @@ class Archiving:
 
     def _check_room(self, size: int) -> None:
         """DiskFull rather than take what the log may need."""
-        settings = self._log.settings
-        need = size + ROOM + settings.low_space + settings.reserve
-        free = self._disk.free()
+        need, free = self._room_for(size), self._disk.free()
         if free < need:
             raise DiskFull(f"the archive waits: {self.folder} has {free} bytes free, and {need} are asked for")
+
+    def _room_for(self, size: int) -> int:
+        settings = self._log.settings
+        return size + ROOM + settings.low_space + settings.reserve
 
     async def _off(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
