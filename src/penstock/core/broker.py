@@ -285,7 +285,10 @@ class Core(
     # -- time
 
     def tick(self, now: Now) -> None:
-        """Leases and delays that end, expiry, unused queues, publishers and streams that nobody hears of, policies."""
+        """Leases and delays that end, expiry, unused queues, publishers and streams that nobody hears of, policies.
+
+        Of very many queues at a time the first ones: then `next_deadline` is at once.
+        """
         now = self._at(now)
         for number in self._timers.due(now):
             queue = self._admin.by_id.get(number)

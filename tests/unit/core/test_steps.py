@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.core.commands import common_parts
 from penstock.core.effects import Verb
 from penstock.core.queue import contents, delays, expiry, timetable
 from penstock.core.queue.dispatching.consumers import Consumer
@@ -221,3 +222,52 @@ def test_what_is_looked_up_by_key_goes_back_in_smaller_steps(monkeypatch: pytest
         assert queue.ready == len(held)
     assert steps[0] == 0, "at once"
     assert steps[1] >= 10
+
+
+@pytest.mark.parametrize("what", ["lease_period", "message_ttl", "queue_expires", "x-delay"])
+def test_what_falls_due_in_many_queues_at_once_goes_by_a_few_queues_a_turn(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(common_parts, "DUE_MOST", 4)
+    world = World()
+    queues = [world.declare(f"q{n}", **({} if what == "x-delay" else {what: 5 * SECOND})) for n in range(11)]
+    for queue in queues if what != "queue_expires" else ():
+        world.publish(queue.name, b"1", properties=header(headers={"x-delay": 5000} if what == "x-delay" else None))
+        if what == "lease_period":
+            world.core.choke(world.subscribe(queue))
+    world.wall += 5 * SECOND
+    world.mono += 5 * SECOND
+
+    def done(queue: Queue) -> bool:
+        if what == "queue_expires":
+            return world.core.find_queue("/", queue.name) is None
+        return queue.ready == (what != "message_ttl")
+
+    so_far = [0]
+    while so_far[-1] < len(queues):
+        wall, mono = world.core.next_deadline()
+        assert mono == world.mono or (wall is not None and wall <= world.wall)
+        world.core.tick(world.now)
+        world.turn()
+        so_far.append(sum(map(done, queues)))
+    assert so_far == [0, 4, 8, 11]
+    assert world.core.next_deadline() == (None, None)
+
+
+def test_a_queue_whose_turn_comes_again_stands_behind_those_that_had_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common_parts, "DUE_MOST", 2)
+    world = World()
+    deep = [world.declare(f"deep{n}", lease_period=5 * SECOND) for n in range(3)]
+    for queue in deep:
+        consumer, _ = holding(world, queue, 96)
+        world.core.choke(consumer)
+    last = world.declare("last", lease_period=5 * SECOND)
+    world.publish("last", b"1")
+    world.core.choke(world.subscribe(last))
+    world.wall += 5 * SECOND
+    world.mono += 5 * SECOND
+    for _ in range(2):
+        world.core.tick(world.now)
+        world.turn()
+    assert last.so_far.expired_leases == 1
+    assert all(queue.is_due(world.now) for queue in deep)

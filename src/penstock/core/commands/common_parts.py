@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from heapq import heappop, heappush
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.acted import Hops
@@ -104,6 +105,9 @@ class Paging:
 
 _NEVER: tuple[int | None, int | None] = (None, None)
 
+DUE_MOST = 256
+"""Queues that have a turn of the server to do what is due; the others come in the next ones, in their order."""
+
 
 class Timers:
     """The next deadlines of all queues."""
@@ -117,6 +121,7 @@ class Timers:
         self._known: dict[int, tuple[int | None, int | None]] = {}  # queue id -> its next deadlines, if it has any
         self._wall: list[tuple[int, int]] = []  # (time, queue id)
         self._mono: list[tuple[int, int]] = []
+        self._line: dict[int, None] = {}  # ids of queues whose time has come, the first first
 
     def forget(self, queue: Queue) -> None:
         self.touched.discard(queue)
@@ -138,7 +143,12 @@ class Timers:
         return taken
 
     def next(self) -> tuple[int | None, int | None]:
-        """The earliest deadlines on the wall and on the monotonic clock; None: nothing is due ever."""
+        """The earliest deadlines on the wall and on the monotonic clock; 0 is at once, None: nothing is due ever."""
+        wall, mono = self._next()
+        return (0 if self._line else wall), mono
+
+    def _next(self) -> tuple[int | None, int | None]:
+        """Of the queues that do not stand in the line."""
         self._look()
         wall, mono = self._wall, self._mono
         while wall and self._known.get(wall[0][1], _NEVER)[0] != wall[0][0]:
@@ -148,17 +158,22 @@ class Timers:
         return (wall[0][0] if wall else None), (mono[0][0] if mono else None)
 
     def due(self, now: Now) -> list[int]:
-        """Ids of the queues with something due, ascending.  The caller ticks them and adds them to `touched`."""
-        out: set[int] = set()
-        wall, mono = self.next()
+        """Ids of queues with something due, ascending, `DUE_MOST` at most; while `next` says at once there are more.
+
+        The caller ticks them and adds them to `touched`.
+        """
+        line, known = self._line, self._known
+        wall, mono = self._next()
         while wall is not None and wall <= now.wall:
-            out.add(heappop(self._wall)[1])
-            wall = self.next()[0]
+            line[heappop(self._wall)[1]] = None
+            wall = self._next()[0]
         while mono is not None and mono <= now.mono:
-            out.add(heappop(self._mono)[1])
-            mono = self.next()[1]
+            line[heappop(self._mono)[1]] = None
+            mono = self._next()[1]
+        out = list(islice(line, DUE_MOST))
         for number in out:
-            self._known.pop(number, None)  # asked again in any case
+            del line[number]
+            known.pop(number, None)  # asked again in any case
         return sorted(out)
 
     def _look(self) -> None:
