@@ -133,6 +133,7 @@ def test_a_connection_that_goes_takes_its_held_messages_with_it() -> None:
     client.publish("q", b"1")
     life.run()
     client.lose()
+    life.run()
     full(life, False)
     assert life.contents("q") == []
     assert not life.door.publishers.alarm._told

@@ -67,15 +67,17 @@ class SubscriptionCommands(DeliveryCommands):
 
     def close_all(self, now: Now, some: Sequence[Subscription], *, requeue: bool = True, lost: bool = False) -> None:
         """The same of several."""
-        consumers = list[Consumer]()
-        for subscription in some:
-            subscription.closed = True
-            self._patterns.pop(subscription, None)
-            consumers += subscription.all()
-        self.unsubscribe_all(now, consumers, requeue=requeue, lost=lost)
+        self.unsubscribe_all(now, self.closing(some), requeue=requeue, lost=lost)
         for subscription in some if requeue else ():
             subscription.consumers.clear()
             subscription.former.clear()
+
+    def closing(self, some: Iterable[Subscription]) -> list[Consumer]:
+        """Nobody joins these any more; the consumers that they have, for whoever ends them."""
+        for subscription in some:
+            subscription.closed = True
+            self._patterns.pop(subscription, None)
+        return [consumer for subscription in some for consumer in subscription.all()]
 
     def replace(
         self,

@@ -9,11 +9,12 @@ from unittest.mock import Mock
 import pytest
 
 from penstock.core.publishing import dead_letters, routed
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import letters
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
-from penstock.server.amqp import commands, intake, session
+from penstock.server.amqp import commands, intake, leaving, session
 from penstock.server.amqp.incoming import UNTIMED
 from penstock.server.base.rounds import TURN_US
 from penstock.wire.amqp import methods as m
@@ -292,3 +293,103 @@ def test_dead_letters_of_any_number_of_queues_share_what_there_is_in_a_turn(
     assert bool(reads.called) == (budget < 1 << 26)
     dead = life.contents("dead")
     assert {name: [one for one in dead if one.startswith(name.encode() + b" ")] for name in bodies} == bodies
+
+
+def attended(life: Life, count: int) -> tuple[Client, list[str]]:
+    """Who consumes from so many queues and holds a message of each; and their names."""
+    names = [f"held{n}" for n in range(count)]
+    life.declare(*names)
+    client, other = life.client(), life.client()
+    for name in names:
+        client.consume(name, name)
+    other.send(b"".join(message(b"x", name) for name in names))
+    life.run()
+    client.take_all()
+    return client, names
+
+
+@pytest.mark.parametrize("how", ["lost", "connection", "channel"])
+def test_who_leaves_very_many_queues_gives_back_by_turns_and_hears_the_last_word_behind_that(
+    life: Life, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(leaving, "QUEUES", 1)
+    client, names = attended(life, MANY)
+    other = life.client()
+    slow(life, monkeypatch, Queue, "unsubscribe")
+    close = m.ConnectionClose(200, "", 0, 0) if how == "connection" else m.ChannelClose(200, "", 0, 0)
+    leave = client.lose if how == "lost" else read(client, frame(METHOD, how == "channel", close.encode()))
+    seen = list[tuple[int, list[str]]]()
+
+    def look() -> None:
+        seen.append((sum(life.ready(name) for name in names), client.names()))
+
+    took = longest(life, leave, look, read(other, message(b"y", names[-1])), look)
+    assert took <= TURN_US + 2 * MS
+    assert all(back < MANY and not said for back, said in seen)
+    assert sorted(life.contents(names[-1])) == [b"x", b"y"]
+    assert [life.ready(name) for name in names] == [1] * (MANY - 1) + [2]
+    assert client.names() == {"lost": [], "connection": ["ConnectionCloseOk"], "channel": ["ChannelCloseOk"]}[how]
+    assert client not in life.door.sessions
+    if how == "channel":
+        client.channel()
+        client.consume(names[0])
+        life.run()
+        assert client.take_all()[-1].redelivered  # type: ignore[union-attr]
+
+
+def test_many_queues_of_its_own_go_by_turns_and_with_a_server_that_stops_at_once(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "QUEUES", 1)
+    clients = [life.client(), life.client()]
+    for number, client in enumerate(clients):
+        for n in range(MANY):
+            client.method(m.QueueDeclare(queue=f"own {number} {n}", exclusive=True))
+    life.run()
+    slow(life, monkeypatch, Queue, "delete")
+    assert longest(life, clients[0].lose) <= TURN_US + 2 * MS
+    assert len(life.core.queues()) == 1 + MANY
+    life.door.close_all("it stops")
+    assert len(life.core.queues()) == 1
+
+
+def test_very_many_that_are_lost_at_once_end_by_turns_and_are_granted_nothing_of_what_the_first_give_back(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life.declare("work")
+    clients = [life.client(prefetch=2) for _ in range(MANY)]
+    for client in clients:
+        client.consume("work")
+    life.run()
+    life.client().publish("work", *[b"x"] * MANY)
+    life.run()
+    slow(life, monkeypatch, Queue, "unsubscribe")
+    assert longest(life, *(client.lose for client in clients)) <= TURN_US + 2 * MS
+    assert life.ready("work") == MANY
+    assert {run.tally.deliveries for run in life.core.queue("/", "work").returned.runs()} == {1}
+    assert all(session.opened and not session.channels[1].consumers for session in life.door.sessions)
+
+
+def test_what_follows_a_step_that_failed_is_given_back_all_the_same(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "QUEUES", 1)
+    client, names = attended(life, MANY)
+    client.method(m.QueueDeclare(queue="own", exclusive=True))
+    life.run()
+    slow(life, monkeypatch, Queue, "unsubscribe")
+    work, calls = life.core.unsubscribe_all, list[int]()
+
+    def fails_once(*args: Any, **how: Any) -> None:
+        calls.append(1)
+        if len(calls) == MANY // 2:
+            raise RuntimeError("planted")
+        work(*args, **how)
+
+    monkeypatch.setattr(life.core, "unsubscribe_all", fails_once)
+    longest(life, client.lose)
+    assert life.engine.faults.ended == 1
+    assert [life.ready(name) for name in names] == [1] * MANY
+    assert life.core.find_queue("/", "own") is None
+    assert client not in life.door.sessions
+    assert len(life.door.sessions) == 1

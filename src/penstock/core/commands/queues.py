@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -329,10 +330,12 @@ class QueueCommands(RecoveryCommands):
         self._out.end()
         return ready
 
-    def end_exclusive(self, now: Now, holder: object) -> None:
-        """A connection is gone: the queues that were its own go with it."""
-        for queue in list(self._admin.exclusive.get(holder, {}).values()):
+    def end_exclusive(self, now: Now, holder: object, most: int) -> bool:
+        """A connection is gone: the queues that were its own go with it, so many at once; whether some are left."""
+        own = self._admin.exclusive.get(holder, {})
+        for queue in list(islice(own.values(), most)):
             self._end_queue(now, queue)
+        return bool(self._admin.exclusive.get(holder))
 
     def purge_queue(self, now: Now, queue: Queue) -> int:
         """Remove what is ready; returns how many messages that were.

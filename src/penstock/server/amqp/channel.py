@@ -208,7 +208,7 @@ class Channel(Receiver):
 
     def notify_cancel(self, tag: str) -> None:
         """basic.cancel to a client that announced that it understands one."""
-        if "consumer_cancel_notify" in self.session.machine.client_capabilities:
+        if self.open and "consumer_cancel_notify" in self.session.machine.client_capabilities:
             self.answers.tell(partial(self.session.send, self.number, methods.BasicCancel(tag, True)))
 
     @property
@@ -474,23 +474,3 @@ def go_on(core: Core, now: Now, channels: Collection[Channel]) -> None:
     """The consumers of channels of one connection may get something again."""
     core.unchoke_all(now, [one for channel in channels for one in channel.consumers.values()])
     core.go_on(now, *(wish for channel in channels for wish in channel.subscriptions.values()))
-
-
-def give_back(core: Core, now: Now, channels: Sequence[Channel], *, lost: bool) -> None:
-    """Channels of one connection are over: what their consumers hold goes back to the queues, those of each together.
-
-    lost: the connection broke.
-    """
-    for channel in channels:
-        if channel.tx is not None:
-            channel.tx.close()
-    consumers = [
-        one
-        for channel in channels
-        for one in (*channel.consumers.values(), *channel.cancelled_consumers, *channel.getters.values())
-    ]
-    core.unsubscribe_all(now, consumers, requeue=True, lost=lost)
-    wishes = [wish for channel in channels for wish in channel.subscriptions.values()]
-    core.close_all(now, wishes, lost=lost)
-    for channel in channels:
-        channel.let_go()

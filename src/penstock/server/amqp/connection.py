@@ -8,7 +8,7 @@ know: `reading` does where they come to this process, and a door's process other
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -30,8 +30,9 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.server.amqp import commands, incoming
-from penstock.server.amqp.channel import Channel, give_back, go_on
+from penstock.server.amqp.channel import Channel, go_on
 from penstock.server.amqp.intake import Intake
+from penstock.server.amqp.leaving import Leaving, end_exclusive, give_back
 from penstock.server.amqp.publishers import FEW
 from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag, singly
@@ -81,8 +82,8 @@ class Connection(Session):
     """A session with a peer, whoever reads its bytes."""
 
     __slots__ = (
-        "_begun", "_counted", "_counted_size", "_gathering", "_holding", "_reception", "_shares", "channels", "intake",
-        "leaving", "refused",
+        "_begun", "_counted", "_counted_size", "_gathering", "_holding", "_reception", "_shares", "channels",
+        "giving_back", "intake", "leaving", "refused",
     )  # fmt: skip
 
     def __init__(self, reception: Reception, machine: Client, outgoing: Sending, came: Came) -> None:
@@ -98,6 +99,7 @@ class Connection(Session):
         self._shares = publishers.engine.shares.of("connections")
         self._counted = False  # among those of its user
         self._begun = publishers.begun
+        self.giving_back: Leaving | None = None  # none has been over
         self._counted_size = 0  # bytes of bodies begun, as they were last counted
 
     # -- what comes
@@ -338,13 +340,13 @@ class Connection(Session):
                 self.refuse(NOT_ALLOWED, why, methods.ChannelOpen)
             case events.ChannelOpened():
                 if event.channel in self.channels:
-                    self._channel_over(event.channel, _nothing)
+                    self._channel_over(event.channel, bool)
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
                 self.engine.event_exchange.channel(self, event.channel, opened=True)
             case events.ChannelFailed():
                 self._reception.clients_log.channel_closed(self, event.channel, 0, event.text, None)
-                self._channel_over(event.channel, _nothing)
+                self._channel_over(event.channel, bool)
             case events.ChannelClosed() | events.ConnectionClosed() if self._holding.closes_later(self, event):
                 pass
             case events.ChannelClosed():
@@ -354,8 +356,7 @@ class Connection(Session):
                 self._reception.tell_failed(self, event)
                 self._close_all(lost=False)
             case events.ConnectionClosed():
-                self._close_all(lost=False)
-                self.send(0, methods.ConnectionCloseOk())
+                self._close_all(lost=False, then=partial(self.send, 0, methods.ConnectionCloseOk()))
             case _:
                 pass
 
@@ -364,27 +365,27 @@ class Connection(Session):
         self.rights = rights
         self.intake.forget_rights()
 
-    def _channel_over(self, number: int, last: Callable[[], None], *, lost: bool = False) -> None:
+    def _channel_over(self, number: int, last: Callable[[], object], *, lost: bool = False) -> None:
         """A channel is over, or its client closes one that is: `last` is said behind the answers that it is owed."""
         channel = self.channels.get(number) or (self.leaving or {}).get(number)
         if channel is None:
             last()
         else:
             if channel.open:
-                self._close_channels((channel,), lost=lost)
+                self._close_channels((channel,), lost=lost, then=partial(channel.answers.ready, channel.answers.wait()))
             self.leaving = self.leaving or {}
             self.leaving[number] = channel
             channel.answers.close(partial(self._left, number, last))
         self.outgoing.mark_dirty()
 
-    def _left(self, number: int, last: Callable[[], None]) -> None:
+    def _left(self, number: int, last: Callable[[], object]) -> None:
         if self.leaving is not None:
             self.leaving.pop(number, None)
         last()
         self.outgoing.take_machine_output()
 
-    def _close_channels(self, channels: Sequence[Channel], *, lost: bool) -> None:
-        """What the channels held goes back to its queues, each message to its own place."""
+    def _close_channels(self, channels: Sequence[Channel], *, lost: bool, then: Callable[[], object]) -> None:
+        """What the channels held goes back to its queues, each message to its own place; then that is said."""
         for channel in channels:
             channel.silence()  # what one gives back must not be granted to another
             channel.open = False
@@ -394,19 +395,21 @@ class Connection(Session):
             self.engine.event_exchange.channel(self, channel.number, opened=False)
         self.settling.finish()  # before it goes back
         self.counters.channels_closed += len(channels)
-        give_back(self.core, self.engine.now(), channels, lost=lost)
-        self.engine.arm()
+        self._leave(give_back(self.core, self.engine.now, channels, lost=lost), then)
 
-    def _close_all(self, *, lost: bool) -> None:
+    def _leave(self, steps: Iterator[None], then: Callable[[], object]) -> None:
+        self.giving_back = self.giving_back or Leaving(self.engine, self)
+        self.giving_back.begin(steps, then)
+
+    def _close_all(self, *, lost: bool, then: Callable[[], object] = bool) -> None:
         for channel in self.channels.values():
             channel.silence()  # what it has acknowledged makes room for others
         self._gathering.decide()  # what was brought before
         self.closing = True
         self.closing_at = self.engine.clock.mono()
-        self._close_channels(list(self.channels.values()), lost=lost)
+        self._close_channels(list(self.channels.values()), lost=lost, then=bool)
         self.leaving = None
-        self.core.end_exclusive(self.engine.now(), self)
-        self.engine.arm()
+        self._leave(end_exclusive(self.core, self.engine.now, self), then)
 
     def linger(self) -> None:
         """Our last word is said.  It is the peer who closes: a socket that is closed while bytes that nobody has read
@@ -446,11 +449,12 @@ class Connection(Session):
             if not self.closing:
                 self._reception.clients_log.ended(self)
                 self._close_all(lost=True)
-            self._reception.forget(self)
-            self._part()
+            self._leave(iter(()), self._part)
 
     def _part(self) -> None:
-        """Nothing of it leads back to it any more: it is freed at once, and no cycle is left for the collector."""
+        """All that it had is back.  Nothing of it leads to it any more: it is freed at once, without the collector."""
+        self._reception.forget(self)
+        self.giving_back = None
         self.incoming.part()
         self.outgoing.part()
         self.settling.part()
@@ -461,10 +465,6 @@ class Connection(Session):
         self.machine.fail_connection(CONNECTION_FORCED, text)
         self._close_all(lost=False)
         self.outgoing.mark_dirty()
-
-
-def _nothing() -> None:
-    """It was said already."""
 
 
 def reply_code(error: PenstockError) -> tuple[int, str, bool]:

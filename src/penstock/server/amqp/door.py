@@ -226,6 +226,8 @@ class AmqpDoor:
         """connection.close 320 to everybody."""
         for session in list(self.sessions):
             session.close_by_server(text)
+            if session.giving_back is not None:
+                session.giving_back.finish()
 
     def greet(self, came: Came) -> Conversing:
         """A connection came; one whose session cannot begin is closed, and it alone."""
@@ -374,6 +376,8 @@ class AmqpDoor:
             session.outgoing.count_unsent()
         for session in list(self.sessions):
             session_age = now - session.incoming.received_at
+            if session.closed:
+                continue
             if session.closing:
                 if now - session.closing_at > CLOSE_TIMEOUT_US:
                     session.link.abort()

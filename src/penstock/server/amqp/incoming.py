@@ -220,11 +220,12 @@ class Incoming:
             self._actor.act(waiting.popleft())
 
     def end(self, again: Callable[[], None]) -> bool:
-        """The link is gone: whether what came before that is still acted on; then `again` asks that again, later.
+        """The link is gone: whether its end has to wait; then `again` asks that again, later.
 
-        It counts, but for what is being judged.
+        It waits for what came before that, which counts but for what is being judged, and until all have heard whose
+        links end in this round: what one gives back would be tried in vain with another that is gone.
         """
-        if not self._breathing or self._actor.closed or self._actor.closing:
+        if self._actor.closed or self._actor.closing or (self.stops & LOST and not self._breathing):
             return False
         self.stops |= LOST
         self._turns.wait(again)

@@ -85,6 +85,12 @@ class Answers:
         self._append(answer)
         return answer
 
+    def wait(self) -> Answer:
+        """Something that the last word waits for, whatever else is owed; say nothing more of it than `ready`."""
+        answer = Answer(None, promise=True)
+        self._append(answer)
+        return answer
+
     def _append(self, answer: Answer) -> None:
         if self._waiting is None:
             self._waiting = deque()
