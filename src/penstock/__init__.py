@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.client import loaded
+from penstock.client import names_of
 from penstock.errors import (
     AccessRefused,
     DataFolderInUse,
@@ -45,19 +45,6 @@ if TYPE_CHECKING:
     from penstock.client.bodies import avro, protobuf
     from penstock.worker.app import App
     from penstock.worker.worker import Depends
-
-_LAZY = {
-    "App": ("penstock.worker.app", "App"),
-    "Bookmarks": ("penstock.client", "Bookmarks"),
-    "Client": ("penstock.client", "Client"),
-    "Depends": ("penstock.worker.worker", "Depends"),
-    "Message": ("penstock.client", "Message"),
-    "avro": ("penstock.client.bodies", "avro"),
-    "connect": ("penstock.client", "connect"),
-    "protobuf": ("penstock.client.bodies", "protobuf"),
-    "aio": ("penstock.aio", None),
-}
-"""Public name -> the module it lives in and its name there; None is the module itself."""
 
 __all__ = [
     "AccessRefused",
@@ -95,15 +82,14 @@ __all__ = [
 
 
 if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
-
-    def __getattr__(name: str) -> object:
-        try:
-            module_name, inner = _LAZY[name]
-        except KeyError:
-            raise AttributeError(f"module 'penstock' has no attribute {name!r}") from None
-        globals()[name] = value = loaded(module_name, inner)  # the next access does not come here
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = names_of(
+        __name__,
+        {
+            "penstock.aio": ("aio",),
+            "penstock.client": ("Bookmarks", "Client", "Message", "connect"),
+            "penstock.client.bodies": ("avro", "protobuf"),
+            "penstock.worker.app": ("App",),
+            "penstock.worker.worker": ("Depends",),
+        },
+        __all__,
+    )

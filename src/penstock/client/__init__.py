@@ -6,6 +6,8 @@ Its parts are loaded when they are first asked for: who needs an address needs n
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -19,22 +21,6 @@ if TYPE_CHECKING:
     from penstock.client.replay import Bookmarks, Replay
     from penstock.client.results import Task
     from penstock.client.transactions import Transaction
-
-_LAZY = {
-    "Batch": "batches",
-    "Bookmarks": "replay",
-    "Client": "client",
-    "Consumer": "consumer",
-    "Message": "messages",
-    "Receipt": "messages",
-    "Refusal": "messages",
-    "Replay": "replay",
-    "Result": "reading",
-    "TableReceipt": "messages",
-    "Task": "results",
-    "Transaction": "transactions",
-    "connect": "client",
-}
 
 __all__ = [
     "Batch",
@@ -59,23 +45,46 @@ _loading = RLock()
 os.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 
-def loaded(module: str, name: str | None) -> object:
+def loaded(module: str, name: str | None = None) -> object:
     """What a module has by that name, the module itself without one; loaded now, if it was not.  A fork waits."""
     with _loading:
         found = import_module(module)
         return found if name is None else getattr(found, name)
 
 
-if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+def names_of(
+    package: str, places: Mapping[str, Sequence[str]], public: Iterable[str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package.  places: by module, the names that it has for the package.
 
-    def __getattr__(name: str) -> object:
+    AttributeError, as Python words it, for a name that nothing has.
+    """
+    module_of = {name: module for module, names in places.items() for name in names}
+
+    def get(name: str) -> object:
         try:
-            module = _LAZY[name]
+            module = module_of[name]
         except KeyError:
-            raise AttributeError(f"module 'penstock.client' has no attribute {name!r}") from None
-        globals()[name] = value = loaded(f"penstock.client.{module}", name)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+        value = loaded(module, None if module == f"{package}.{name}" else name)
+        setattr(sys.modules[package], name, value)  # the next access does not come here
         return value
 
+    return get, lambda: sorted(public)
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+
+if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
+    __getattr__, __dir__ = names_of(
+        __name__,
+        {
+            "penstock.client.batches": ("Batch",),
+            "penstock.client.client": ("Client", "connect"),
+            "penstock.client.consumer": ("Consumer",),
+            "penstock.client.messages": ("Message", "Receipt", "Refusal", "TableReceipt"),
+            "penstock.client.reading": ("Result",),
+            "penstock.client.replay": ("Bookmarks", "Replay"),
+            "penstock.client.results": ("Task",),
+            "penstock.client.transactions": ("Transaction",),
+        },
+        __all__,
+    )

@@ -52,24 +52,9 @@ class Outbox(Generic[E]):
     """Journal, effects and the next LSN.  `E` is the union of effects."""
 
     __slots__ = (
-        "_asked",
-        "_at",
-        "_before",
-        "_began",
-        "_group",
-        "_left_half",
-        "_nesting",
-        "_opened",
-        "_run",
-        "effects",
-        "format",
-        "journal",
-        "last_message",
-        "next_lsn",
-        "time",
-        "weighs",
-        "withheld",
-    )
+        "_asked", "_at", "_before", "_began", "_group", "_left_half", "_nesting", "_opened", "_run", "effects",
+        "format", "journal", "last_message", "next_lsn", "time", "weighs", "withheld",
+    )  # fmt: skip
 
     def __init__(self, next_lsn: int) -> None:
         self.next_lsn = next_lsn

@@ -14,8 +14,9 @@ loaded when they are first used, so that the pytest plugin costs a test run noth
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from penstock.client import names_of
 
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker, Event
@@ -24,29 +25,18 @@ if TYPE_CHECKING:
     from penstock.testing.instance import FakeClock
     from penstock.testing.process import ServerProcess
 
-_LAZY = {
-    "Broker": "penstock.testing.broker",
-    "Event": "penstock.testing.broker",
-    "FakeClock": "penstock.testing.instance",
-    "Message": "penstock.testing.inbox",
-    "ServerProcess": "penstock.testing.process",
-    "Subscription": "penstock.testing.inbox",
-    "evaluate": "penstock.testing.expressions",
-}
-
 __all__ = ["Broker", "Event", "FakeClock", "Message", "ServerProcess", "Subscription", "evaluate"]
 
 
 if not TYPE_CHECKING:  # else a checker takes every misspelt name for one that is there
-
-    def __getattr__(name: str) -> object:
-        module = _LAZY.get(name)
-        if module is None:
-            raise AttributeError(f"module 'penstock.testing' has no attribute {name!r}")
-        value: object = getattr(import_module(module), name)
-        globals()[name] = value  # the next access does not come here
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__ = names_of(
+        __name__,
+        {
+            "penstock.testing.broker": ("Broker", "Event"),
+            "penstock.testing.expressions": ("evaluate",),
+            "penstock.testing.inbox": ("Message", "Subscription"),
+            "penstock.testing.instance": ("FakeClock",),
+            "penstock.testing.process": ("ServerProcess",),
+        },
+        __all__,
+    )

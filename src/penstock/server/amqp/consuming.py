@@ -206,7 +206,7 @@ def _consume_from_one(
         shared=channel.shared,
         priority=priority,
         choked=session.outgoing.blocked,
-        timeout=None if timeout is None else timeout * 1000,
+        own_timeout=None if timeout is None else timeout * 1000,
         on_overdue=channel.overdue,
         read=(before, before),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, field
 from operator import attrgetter
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from penstock.core.queue.order.runs import Key
 from penstock.core.queue.settling.leases import Leases
 from penstock.expr import Matcher
 from penstock.records.chunks import Chunk, Now, as_chunk
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.queue_settings import QueueSettings
 
@@ -76,73 +78,50 @@ class Credit:
         return list(dict.fromkeys([one.queue for one in self.consumers if not (one.choked or one.closed)]))
 
 
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One subscription to one queue."""
 
-    __slots__ = (
-        "_timeout", "arguments", "choked", "client", "closed", "exclusive", "fenced", "filter", "first_grant",
-        "heads", "holder", "leases", "leaving", "level", "limit", "max_backlog", "mixed", "named", "no_ack",
-        "on_overdue", "passive", "priority", "queue", "read", "reported", "serial", "shared", "silent",
-        "standby", "tag", "targets", "timeout",
-    )  # fmt: skip
+    queue: Serving
+    serial: int  # order of subscription
+    _: KW_ONLY
+    tag: str
+    holder: object
+    client: str = ""
+    no_ack: bool = False
+    exclusive: bool = False
+    filter: Matcher | None = None
+    max_backlog: int | None = None
+    shared: Credit | None = None
+    priority: int = 0
+    passive: bool = False
+    choked: bool = False  # its connection takes no bytes now
+    own_timeout: int | None = None  # microseconds; None: the queue's
+    on_overdue: Callable[[int], None] | None = None
+    read: tuple[int, int] = (0, 0)  # how far it has read a queue that nobody takes from: (place, LSN)
+    arguments: Mapping[str, object] | None = None  # what its client asked with, for who looks at it
+    first_grant: bytes = field(default=b"", init=False)  # header of the record of a first delivery, once there was one
+    named: bytes = field(default=b"", init=False)  # its names in the header of a record for several, once there was one
+    level: int = field(default=0, init=False)  # priority by which it is served; below all others while it is silent
+    silent: bool = field(default=False, init=False)  # a delivery ended by time, and nothing settled since (`roster`)
+    timeout: int = field(default=0, init=False)  # microseconds
+    reported: bool = field(default=False, init=False)  # its holder was told
+    standby: bool = field(default=False, init=False)  # it waits for others to go, or to come (`attendance`)
+    heads: set[int] | None = field(default=None, init=False)  # which it has read of those that entered at the head
+    closed: bool = field(default=False, init=False)
+    leaving: str = field(default="", init=False)  # why it gives back what it holds, step by step; empty: it does not
+    fenced: bool = field(default=False, init=False)  # nobody else may settle what it holds, whatever `leasing` says
+    targets: TargetList | None = field(default=None, init=False)  # of its filter
+    mixed: bool = field(default=False, init=False)  # it may hold what another filter let in
+    leases: Leases = field(default_factory=Leases, init=False)
+    limit: int = field(default=UNLIMITED, init=False)
 
-    def __init__(
-        self,
-        queue: Serving,
-        serial: int,
-        *,
-        tag: str,
-        holder: object,
-        client: str = "",
-        no_ack: bool = False,
-        exclusive: bool = False,
-        filter: Matcher | None = None,
-        max_backlog: int | None = None,
-        shared: Credit | None = None,
-        priority: int = 0,
-        passive: bool = False,
-        choked: bool = False,
-        timeout: int | None = None,
-        on_overdue: Callable[[int], None] | None = None,
-        read: tuple[int, int] = (0, 0),
-        arguments: Mapping[str, object] | None = None,
-    ) -> None:
-        self.queue = queue
-        self.serial = serial  # order of subscription
-        self.tag = tag
-        self.holder = holder
-        self.client = client
-        self.arguments = arguments  # what its client asked with, for who looks at it
-        self.first_grant = b""  # header of the record of a first delivery to it, once there was one
-        self.named = b""  # its names in the header of a record for several, once there was one
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.filter = filter
-        self.max_backlog = max_backlog
-        self.shared = shared
-        self.priority = priority
-        self.level = priority  # by which it is served; below all others while it is silent
-        self.silent = False  # a delivery to it ended by time, and it has settled nothing since (`roster`)
-        self.passive = passive
-        self.choked = choked  # its connection takes no bytes now
-        self._timeout = timeout
-        self.timeout = 0  # microseconds
-        self.on_overdue = on_overdue
-        self.reported = False  # its holder was told
-        self.standby = False  # it waits for others to go, or to come (`attendance`)
-        self.heads: set[int] | None = None  # of such a queue, which it has read of those that entered at the head
-        self.read = read  # how far it has read a queue that nobody takes from: (place, LSN)
-        self.closed = False
-        self.leaving = ""  # why it gives back what it holds, a step at a time; empty: it does not
-        self.fenced = False  # nobody else may settle what it holds, whatever `leasing` says: a stream
-        self.targets: TargetList | None = None  # of its filter
-        self.mixed = False  # it may hold what another filter let in
-        self.leases = Leases()
-        self.limit = UNLIMITED
+    def __post_init__(self) -> None:
+        self.level = self.priority
         self.set_limit()
-        if shared is not None:
-            shared.consumers[self] = None
-            shared.consumers.move_to_end(self, last=False)
+        if self.shared is not None:
+            self.shared.consumers[self] = None
+            self.shared.consumers.move_to_end(self, last=False)
 
     def set_limit(self) -> None:
         """Work out the effective backlog again, after a setting changed."""
@@ -152,7 +131,7 @@ class Consumer:
         if self.no_ack and own:
             own = of_queue = UNLIMITED  # nothing is ever outstanding
         self.limit = 0 if self.standby else min(own, of_queue)
-        self.timeout = settings.consumer_timeout if self._timeout is None else self._timeout
+        self.timeout = settings.consumer_timeout if self.own_timeout is None else self.own_timeout
         if settings.semantics == "at-most-once":
             self.timeout = 0  # there is nothing to go back
         self.leases.timed = self.timeout > 0

@@ -31,7 +31,7 @@ class Terms(TypedDict, total=False):
     priority: int  # higher is served first
     passive: bool  # it gets only what it asks for by `pull`
     choked: bool  # its connection takes nothing now, until `unchoke`
-    timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
+    own_timeout: int | None  # microseconds that a delivery may stay unsettled; None: as the queue says; 0: any time
     read: tuple[int, int]  # of a queue that nobody takes from: what is not beyond this place and LSN it has read
     on_overdue: Callable[[int], None] | None  # told that time when it is over, ends it; None: what is overdue goes back
 
