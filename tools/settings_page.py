@@ -9,14 +9,19 @@ The sentences are in the code: `config/settings.py`, `config/queue_settings.py`,
 from __future__ import annotations
 
 import argparse
+import ast
+import functools
+import inspect
+import itertools
 import json
 import re
 import sys
 import typing
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, MinLen
 from pydantic import BaseModel, SecretStr
@@ -25,13 +30,13 @@ from pydantic_core import PydanticUndefined
 
 from penstock.config.load import in_file
 from penstock.config.queue_arguments import DECLARED
-from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS
+from penstock.config.queue_settings import KEY_ALIASES, QUEUE_KEYS, Keys
 from penstock.config.queue_values import COUNT_MAX, TEN_YEARS_US, Kind, QueueKey, in_line, written
-from penstock.config.sections import Address
+from penstock.config.sections import Address, Section
 from penstock.config.settings import Settings
 from penstock.config.vhost_sections import Queue
-from penstock.records.address_settings import ADDRESS_KEYS
-from penstock.records.queue_settings import QueueSettings, Retry
+from penstock.records.address_settings import AddressKeys
+from penstock.records.queue_settings import MODES, QueueSettings, Retry
 from penstock.units import format_duration
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -74,6 +79,23 @@ UNITS: typing.Mapping[str, str] = {"_duration": "duration", "_interval": "durati
 def cell(text: str) -> str:
     """Text for a cell of a table."""
     return re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+@functools.cache
+def below(table: type) -> Mapping[str, str]:
+    """What stands below each key of a class in the code, by its name there."""
+    body, out = cast("ast.ClassDef", ast.parse(inspect.getsource(table)).body[0]).body, dict[str, str]()
+    for key, text in itertools.pairwise(body):
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+            for name in [key.target] if isinstance(key, ast.AnnAssign) else getattr(key, "targets", []):
+                out[cast("ast.Name", name).id] = str(text.value.value)
+    return out
+
+
+def sentences(table: type[BaseModel]) -> Mapping[str, str]:
+    """What is said of each key of a table, by its name in the code."""
+    of_bases = ChainMap(*(dict(below(one)) for one in table.__mro__ if issubclass(one, Section)))
+    return {**of_bases, **{name: one.description for name, one in table.model_fields.items() if one.description}}
 
 
 def tables(annotation: object) -> Iterator[type[BaseModel]]:
@@ -167,7 +189,8 @@ def default_of(field: FieldInfo, unit: str) -> str:
 def rows(table: type[BaseModel], before: str = "", within: tuple[type, ...] = ()) -> Iterator[str]:
     """A row for each key of a table, those of tables in it behind it: `retention.age`."""
     for name, field in table.model_fields.items():
-        if field.description is None or (table is Queue and name == "given"):  # the keys of a table of their own
+        sentence = sentences(table).get(name)
+        if sentence is None or (table is Queue and name == "given"):  # the keys of a table of their own
             continue
         key, unit = before + (field.alias or name), unit_of(field)
         inner = [one for one in tables(field.annotation) if one not in within]
@@ -176,7 +199,7 @@ def rows(table: type[BaseModel], before: str = "", within: tuple[type, ...] = ()
             kind = "list of tables"
         limits = bounds(field, unit)
         kind += f"; {limits}" if limits else ""
-        yield f"| `{key}` | {kind} | {default_of(field, unit)} | {cell(field.description)} |"
+        yield f"| `{key}` | {kind} | {default_of(field, unit)} | {cell(sentence)} |"
         for one in inner:
             yield from rows(one, f"{key}.", (*within, one))
 
@@ -207,13 +230,16 @@ def queue_row(key: QueueKey) -> str:
     """A row of the table of queues."""
     names = f"`{key.name}`{' **ms**' if key.rabbitmq and key.kind is Kind.DURATION else ''}"
     names += "".join(f", alias `{alias}`" for alias, name in KEY_ALIASES.items() if name == key.name)
-    text = key.sentence
+    text, *more = below(Keys)[key.name].split("\n\n")
+    more_of = dict(one.strip().split(": ", 1) for one in more)
+    *victims, last = (mode.victim for mode in MODES.values())
+    text = text.replace("{victims}", f"{', '.join(victims)}, or {last}")
     if key.kind is Kind.RETRY:
         text += f"  What a table leaves out: `{in_line(written(key, Retry(), 'file'))}`."
-    if key.change:
-        text += f"  *Change:* {key.change}"
-    policy = "no" if key.name in DECLARED else ""
-    return f"| {names} | {cell(queue_type(key))} | {queue_default(key)} | {policy} | {cell(text)} | {cell(key.crash)} |"
+    if "Change" in more_of:
+        text += f"  *Change:* {more_of['Change']}"
+    policy, crash = "no" if key.name in DECLARED else "", more_of.get("Crash", "")
+    return f"| {names} | {cell(queue_type(key))} | {queue_default(key)} | {policy} | {cell(text)} | {cell(crash)} |"
 
 
 def head(name: str, field: FieldInfo) -> str:
@@ -225,12 +251,11 @@ def page() -> str:
     """The whole page."""
     out = [TOP]
     sections = {(field.alias or name): field for name, field in Settings.model_fields.items()}
+    told = {(field.alias or name): sentences(Settings)[name] for name, field in Settings.model_fields.items()}
     for name, field in sections.items():
-        out.append(
-            f"| [`{head(name, field)}`](#{name}) | {cell(str(field.description).partition('.  ')[0].rstrip('.'))} |\n"
-        )
+        out.append(f"| [`{head(name, field)}`](#{name}) | {cell(told[name].partition('.  ')[0].rstrip('.'))} |\n")
     for name, field in sections.items():
-        out.append(f"\n## {name}\n\n`{head(name, field)}`. {cell(str(field.description))}\n\n")
+        out.append(f"\n## {name}\n\n`{head(name, field)}`. {cell(told[name])}\n\n")
         out.append("| key | type | default | |\n| --- | --- | --- | --- |\n")
         out += [f"{row}\n" for row in rows(next(tables(field.annotation)))]
         if name == "queue":
@@ -239,7 +264,7 @@ def page() -> str:
             out += [f"{queue_row(key)}\n" for key in QUEUE_KEYS.values()]
         if name == "address":
             out.append("\nAnd the keys of Artemis' address settings:\n\n| key | |\n| --- | --- |\n")
-            out += [f"| `{key}` | {cell(row.sentence)} |\n" for key, row in ADDRESS_KEYS.items()]
+            out += [f"| `{key}` | {cell(text)} |\n" for key, text in below(AddressKeys).items()]
     return "".join(out)
 
 

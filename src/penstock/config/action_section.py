@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -56,29 +56,39 @@ def _listed(value: object) -> object:
     return [cast("object", value)] if isinstance(value, Mapping) else value
 
 
+Event: TypeAlias = Literal[
+    "expire", "delete", "publish", "deliver", "oof", "schedule", "up", "down", "level", "downgrade", "upgrade"
+]
+"""What an action can wait for."""
+
+
 class ActionOn(Section):
     """`on` of an action."""
 
-    queue: Name | None = Field(default=None, description="The queue it watches.")
-    topic: Name | None = Field(default=None, description="Or the topic; with publish and deliver perhaps a pattern.")
-    schedule: str | None = Field(
-        default=None, description="Or the time: `4h`, `02:00`, `Saturday at 11:00`; with Z at the end in UTC."
-    )
-    link: Name | None = Field(
-        default=None, description="Or a link to another site, by its name or a pattern; `.*` is any."
-    )
-    event: Literal[
-        "expire", "delete", "publish", "deliver", "oof", "schedule", "up", "down", "level", "downgrade", "upgrade"
-    ] = Field(
-        default="expire", description="What must happen; of a link `up`, `down`, `level`, `downgrade` or `upgrade`."
-    )
-    reason: tuple[Reason, ...] = Field(default=(), description="Why it expires; empty for any reason.")
-    filter: str | None = Field(default=None, description="An expression: which published messages.")
-    source: Literal["all", "local", "replicated"] = Field(default="all", description="Where they were published.")
-    type: Literal["match", "delete", "expire", "all"] = Field(default="all", description="How it leaves the focus.")
-    name: str = Field(default="", description="Name of the schedule, for the log.")
-    vhost: Name = Field(default="/", description="The queue's or topic's vhost.")
-    exchange: str = Field(default="", description="The topic's exchange.")
+    queue: Name | None = None
+    """The queue it watches."""
+    topic: Name | None = None
+    """Or the topic; with publish and deliver perhaps a pattern."""
+    schedule: str | None = None
+    """Or the time: `4h`, `02:00`, `Saturday at 11:00`; with Z at the end in UTC."""
+    link: Name | None = None
+    """Or a link to another site, by its name or a pattern; `.*` is any."""
+    event: Event = "expire"
+    """What must happen; of a link `up`, `down`, `level`, `downgrade` or `upgrade`."""
+    reason: tuple[Reason, ...] = ()
+    """Why it expires; empty for any reason."""
+    filter: str | None = None
+    """An expression: which published messages."""
+    source: Literal["all", "local", "replicated"] = "all"
+    """Where they were published."""
+    type: Literal["match", "delete", "expire", "all"] = "all"
+    """How it leaves the focus."""
+    name: str = ""
+    """Name of the schedule, for the log."""
+    vhost: Name = "/"
+    """The queue's or topic's vhost."""
+    exchange: str = ""
+    """The topic's exchange."""
 
     @model_validator(mode="after")
     def _fits(self) -> ActionOn:
@@ -145,102 +155,127 @@ def parse_checked(text: str) -> None:
 class ActionPublish(Section):
     """`publish` of an action."""
 
-    topic: Name = Field(description="The key to publish to; may use the same words as data.")
-    data: str = Field(
-        default="{{AMPS_DATA}}", description="The body; {{AMPS_DATA}}, {{AMPS_REASON}} and others are filled in."
-    )
-    delta: StrictBool = Field(default=False, description="Merge it into the last value of its key.")
-    exchange: str = Field(default="", description="The exchange to publish to.")
-    vhost: Name = Field(default="/", description="Its vhost.")
+    topic: Name
+    """The key to publish to; may use the same words as data."""
+    data: str = "{{AMPS_DATA}}"
+    """The body; {{AMPS_DATA}}, {{AMPS_REASON}} and others are filled in."""
+    delta: StrictBool = False
+    """Merge it into the last value of its key."""
+    exchange: str = ""
+    """The exchange to publish to."""
+    vhost: Name = "/"
+    """Its vhost."""
 
 
 class ActionDelete(Section):
     """`delete_sow` of an action."""
 
-    topic: Name = Field(description="A topic that keeps last values.")
-    filter: Name = Field(description="Which of them go.")
-    vhost: Name = Field(default="/", description="Its vhost.")
+    topic: Name
+    """A topic that keeps last values."""
+    filter: Name
+    """Which of them go."""
+    vhost: Name = "/"
+    """Its vhost."""
 
 
 class ActionQuery(Section):
     """`query_sow` of an action."""
 
-    topic: Name = Field(description="A queue, or a topic that keeps last values.")
-    capture: Name = Field(description="The variable that takes the first message.")
-    filter: str | None = Field(default=None, description="Which messages.")
-    default: str = Field(default="", description="What the variable takes when there is none.")
-    vhost: Name = Field(default="/", description="Its vhost.")
+    topic: Name
+    """A queue, or a topic that keeps last values."""
+    capture: Name
+    """The variable that takes the first message."""
+    filter: str | None = None
+    """Which messages."""
+    default: str = ""
+    """What the variable takes when there is none."""
+    vhost: Name = "/"
+    """Its vhost."""
 
 
 class ActionExtract(Section):
     """`extract_values` of an action."""
 
-    values: dict[str, str] = Field(min_length=1, description="Variable = expression.")
-    data: str = Field(default="{{AMPS_DATA}}", description="What the expressions look at.")
+    values: dict[str, str] = Field(min_length=1)
+    """Variable = expression."""
+    data: str = "{{AMPS_DATA}}"
+    """What the expressions look at."""
 
 
 class ActionIncrement(Section):
     """`increment_counter` of an action."""
 
-    counter: Name = Field(description="Its name; it begins with 0 when the server starts.")
-    capture: Name = Field(description="The variable that takes the new count.")
+    counter: Name
+    """Its name; it begins with 0 when the server starts."""
+    capture: Name
+    """The variable that takes the new count."""
 
 
 class ActionEcho(Section):
     """`echo_message` of an action."""
 
-    message: str = Field(description="The line for the server's own log.")
+    message: str
+    """The line for the server's own log."""
 
 
 class ActionExecute(Section):
     """`execute_system` of an action."""
 
-    command: Name = Field(description="Program and arguments; there is no shell.")
+    command: Name
+    """Program and arguments; there is no shell."""
 
 
 class ActionProxy(Section):
     """`enable_proxied_transfer` and `disable_proxied_transfer` of an action."""
 
-    queue: Name = Field(description="A queue that is shared with other sites.")
-    vhost: Name = Field(default="/", description="Its vhost.")
+    queue: Name
+    """A queue that is shared with other sites."""
+    vhost: Name = "/"
+    """Its vhost."""
 
 
 class ActionDowngrade(Section):
     """`downgrade_replication` of an action."""
 
-    age: Duration = Field(gt=0, description="Of the oldest thing that a synchronous link owes.")
-    grace_period: Duration = Field(
-        default=0, ge=0, description="So long after the start of the server nothing is downgraded."
-    )
+    age: Duration = Field(gt=0)
+    """Of the oldest thing that a synchronous link owes."""
+    grace_period: Duration = Field(default=0, ge=0)
+    """So long after the start of the server nothing is downgraded."""
 
 
 class ActionUpgrade(Section):
     """`upgrade_replication` of an action."""
 
-    age: Duration = Field(gt=0, description="It owes nothing that is older.")
+    age: Duration = Field(gt=0)
+    """It owes nothing that is older."""
 
 
 class ActionDo(Section):
     """One step of `do`."""
 
-    publish: ActionPublish | None = Field(default=None, description="Publish a message.")
-    delete_sow: ActionDelete | None = Field(default=None, description="Delete last values.")
-    query_sow: ActionQuery | None = Field(default=None, description="Look for a message; never leases.")
-    extract_values: ActionExtract | None = Field(default=None, description="Values of a message into variables.")
-    increment_counter: ActionIncrement | None = Field(default=None, description="Count.")
-    echo_message: ActionEcho | None = Field(default=None, description="Write to the server's own log.")
-    execute_system: ActionExecute | None = Field(default=None, description="Run a program, if that is allowed.")
+    publish: ActionPublish | None = None
+    """Publish a message."""
+    delete_sow: ActionDelete | None = None
+    """Delete last values."""
+    query_sow: ActionQuery | None = None
+    """Look for a message; never leases."""
+    extract_values: ActionExtract | None = None
+    """Values of a message into variables."""
+    increment_counter: ActionIncrement | None = None
+    """Count."""
+    echo_message: ActionEcho | None = None
+    """Write to the server's own log."""
+    execute_system: ActionExecute | None = None
+    """Run a program, if that is allowed."""
 
-    enable_proxied_transfer: ActionProxy | None = Field(
-        default=None, description="Have this site act for owners of a queue's messages that are away: see links.md."
-    )
-    disable_proxied_transfer: ActionProxy | None = Field(default=None, description="Do so no longer.")
-    downgrade_replication: ActionDowngrade | None = Field(
-        default=None, description="Confirms wait no longer for synchronous links that owe what is older."
-    )
-    upgrade_replication: ActionUpgrade | None = Field(
-        default=None, description="Confirms wait again for links that owe nothing older."
-    )
+    enable_proxied_transfer: ActionProxy | None = None
+    """Have this site act for owners of a queue's messages that are away: see links.md."""
+    disable_proxied_transfer: ActionProxy | None = None
+    """Do so no longer."""
+    downgrade_replication: ActionDowngrade | None = None
+    """Confirms wait no longer for synchronous links that owe what is older."""
+    upgrade_replication: ActionUpgrade | None = None
+    """Confirms wait again for links that owe nothing older."""
 
     @model_validator(mode="after")
     def _one(self) -> ActionDo:
@@ -282,14 +317,14 @@ _STEPS: Mapping[str, Callable[..., Step]] = {
 class ActionSection(Section):
     """`[[action]]`"""
 
-    name: str = Field(default="", description="Its name in metrics and in the log; its number if not given.")
-    on: Annotated[tuple[ActionOn, ...], BeforeValidator(_listed)] = Field(
-        min_length=1, description="When: a table, or a list of which any one is enough."
-    )
-    condition: str | None = Field(default=None, alias="if", description="An expression over the message.")
-    do: Annotated[tuple[ActionDo, ...], BeforeValidator(_listed)] = Field(
-        min_length=1, description="What: a table, or a list of steps; one that fails stops the rest."
-    )
+    name: str = ""
+    """Its name in metrics and in the log; its number if not given."""
+    on: Annotated[tuple[ActionOn, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    """When: a table, or a list of which any one is enough."""
+    condition: str | None = Field(default=None, alias="if")
+    """An expression over the message."""
+    do: Annotated[tuple[ActionDo, ...], BeforeValidator(_listed)] = Field(min_length=1)
+    """What: a table, or a list of steps; one that fails stops the rest."""
 
     def action(self, number: int) -> Action:
         """As the core takes it; `number`: its place in the file, from 1."""

@@ -54,12 +54,14 @@ def target_of(url: str) -> Target:
 class LinkTopic(Section):
     """`topic` of `[[link]]`"""
 
-    pattern: Name = Field(
-        description="A topic by its routing key, or a pattern of keys, as an `underlying_topic` is written."
-    )
-    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    filter: str | None = Field(default=None, description="Which of its messages go.  Queues want all of them.")
+    pattern: Name
+    """A topic by its routing key, or a pattern of keys, as an `underlying_topic` is written."""
+    exchange: str = ""
+    """Its exchange; empty is the default one."""
+    vhost: Name = "/"
+    """Its vhost."""
+    filter: str | None = None
+    """Which of its messages go.  Queues want all of them."""
     message_type: str = Field(default=JSON, description=f"What the filter reads bodies as: {', '.join(MESSAGE_TYPES)}.")
 
     @model_validator(mode="after")
@@ -75,52 +77,39 @@ class LinkTopic(Section):
 class LinkSection(Section):
     """`[[link]]`"""
 
-    name: Name = Field(
-        description="The other site's `server.name`; of a cluster its `cluster.name`.  A site that says it has another "
-        "name is refused."
-    )
-    to: tuple[str, ...] = Field(
-        min_length=1,
-        description="Addresses of its Flight door, tried one after the other: `penstock://host:8815`, "
-        "`penstocks://host:8816` with TLS; all members of a cluster.",
-    )
-    group: Name | None = Field(default=None, description="The group that it has to say it is in.  Unset: any.")
-    sync: StrictBool = Field(
-        default=False,
-        description="Whether confirms to publishers wait until this site has the message on its disk, too.",
-    )
-    topic: tuple[LinkTopic, ...] = Field(min_length=1, description="What goes there.")
-    pass_through: tuple[Name, ...] = Field(
-        default=(),
-        description="Groups of sites, or patterns of groups, whose messages go on that came over a link: `.*` is all.",
-    )
-    downgrade_after: Duration | None = Field(
-        default=None,
-        gt=0,
-        description="Confirms wait no longer than this for a site that does not answer: the link is asynchronous then.",
-    )
-    upgrade_after: Duration | None = Field(
-        default=None,
-        gt=0,
-        description="It is synchronous again when what it owes is younger than this.  Default: half of "
-        "`downgrade_after`.",
-    )
-    level_within: Duration = Field(
-        default=10_000_000,
-        ge=0,
-        description="So long after a start the queues of this link wait for what that site has to tell of the time "
-        "before, and deliver nothing: a site that was away may not own any more what it owned.  0: not at all.",
-    )
-    user: Name | None = Field(
-        default=None, description="Who logs in there: an administrator.  Unset: the user of the address, else guest."
-    )
-    password: SecretStr | None = Field(default=None, description="The password, or use password_file.")
-    password_file: File | None = Field(default=None, description="File whose first line is the password.")
-    ca: File | None = Field(
-        default=None, description="With penstocks://: file of the CA of that site's certificate.  Unset: the system's."
-    )
-    certificate: File | None = Field(default=None, description="File of a certificate to show there, PEM.")
-    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
+    name: Name
+    """The other site's `server.name`; of a cluster its `cluster.name`.  A site that says it has another name is
+    refused."""
+    to: tuple[str, ...] = Field(min_length=1)
+    """Addresses of its Flight door, tried one after the other: `penstock://host:8815`, `penstocks://host:8816` with
+    TLS; all members of a cluster."""
+    group: Name | None = None
+    """The group that it has to say it is in.  Unset: any."""
+    sync: StrictBool = False
+    """Whether confirms to publishers wait until this site has the message on its disk, too."""
+    topic: tuple[LinkTopic, ...] = Field(min_length=1)
+    """What goes there."""
+    pass_through: tuple[Name, ...] = ()
+    """Groups of sites, or patterns of groups, whose messages go on that came over a link: `.*` is all."""
+    downgrade_after: Duration | None = Field(default=None, gt=0)
+    """Confirms wait no longer than this for a site that does not answer: the link is asynchronous then."""
+    upgrade_after: Duration | None = Field(default=None, gt=0)
+    """It is synchronous again when what it owes is younger than this.  Default: half of `downgrade_after`."""
+    level_within: Duration = Field(default=10_000_000, ge=0)
+    """So long after a start the queues of this link wait for what that site has to tell of the time before, and deliver
+    nothing: a site that was away may not own any more what it owned.  0: not at all."""
+    user: Name | None = None
+    """Who logs in there: an administrator.  Unset: the user of the address, else guest."""
+    password: SecretStr | None = None
+    """The password, or use password_file."""
+    password_file: File | None = None
+    """File whose first line is the password."""
+    ca: File | None = None
+    """With penstocks://: file of the CA of that site's certificate.  Unset: the system's."""
+    certificate: File | None = None
+    """File of a certificate to show there, PEM."""
+    key: File | None = None
+    """File of its private key, PEM, without a password."""
 
     @field_validator("to")
     @classmethod

@@ -44,20 +44,25 @@ ROWS_MOST = 1_000_000_000
 class Watermark(Section):
     """`watermark` of an input: how late its rows may be."""
 
-    column: Name = Field(description="A column of type timestamp.")
-    delay: Duration = Field(ge=0, description="Rows later than this behind the newest one may be left out.")
+    column: Name
+    """A column of type timestamp."""
+    delay: Duration = Field(ge=0)
+    """Rows later than this behind the newest one may be left out."""
 
 
 class Expectation(Section):
     """One of `expect`: what every input row should satisfy."""
 
-    name: Name = Field(description="Its name, under which rows that fail are counted.  Default: the condition.")
-    that: Statement = Field(description="A Spark SQL condition over the input's columns.  NULL does not satisfy it.")
-    otherwise: Otherwise = Field(default="dead-letter", description="What becomes of rows that do not satisfy it.")
-    topic: Name | None = Field(default=None, description="Where dead letters go; needed with `dead-letter`.")
-    fail_above: str | None = Field(
-        default=None, description="How many rows of a batch, or what share of them (`1 %`), may fail it at most."
-    )
+    name: Name
+    """Its name, under which rows that fail are counted.  Default: the condition."""
+    that: Statement
+    """A Spark SQL condition over the input's columns.  NULL does not satisfy it."""
+    otherwise: Otherwise = "dead-letter"
+    """What becomes of rows that do not satisfy it."""
+    topic: Name | None = None
+    """Where dead letters go; needed with `dead-letter`."""
+    fail_above: str | None = None
+    """How many rows of a batch, or what share of them (`1 %`), may fail it at most."""
 
     @field_validator("fail_above", mode="before")
     @classmethod
@@ -135,43 +140,48 @@ Conf: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
 class PipelineInput(Section):
     """`from` of a pipeline, or one of its named inputs."""
 
-    queue: Name | None = Field(default=None, description="The queue to read, as one of its consumers.")
-    topic: Name | None = Field(default=None, description="Or the topic to read; nothing is consumed.")
-    view: Name | None = Field(default=None, description="Or a view or topic with a key: its records at each start.")
-    table: Name | None = Field(default=None, description="Or files: a folder or file of Parquet, CSV or JSON.")
-    log: StrictBool = Field(default=False, description="Or the log itself at each start, every record of it.")
-    exchange: str = Field(default="", description="The topic's exchange.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    mode: Literal["queue", "log"] | None = Field(
-        default=None, description="`queue` settles what it read, `log` consumes nothing.  Default: by what is read."
-    )
-    filter: str | None = Field(default=None, description="An expression that the server applies.")
-    columns: str = Field(default="json", description="Columns of the body: `json` to infer, or a Spark DDL schema.")
-    max_rows: StrictInt = Field(default=100_000, ge=1, le=ROWS_MOST, description="Most rows of one batch.")
-    min_rows: StrictInt | None = Field(
-        default=None, ge=1, le=ROWS_MOST, description="A batch waits until it has so many rows, or for `max_delay`."
-    )
-    max_delay: Duration | None = Field(
-        default=None, gt=0, description="How long after the batch before one waits for `min_rows`.  Default: 15m."
-    )
-    rescued: Name | None = Field(
-        default=None, description="A column, as text of JSON, of what of a body has no column or does not fit its own."
-    )
-    start: Name | None = Field(
-        default=None, description="Where the first run begins in a topic: earliest (the default), latest, a bookmark."
-    )
-    watermark: Watermark | None = Field(default=None, description="How late rows may be, by one of their columns.")
-    dedup: tuple[Name, ...] = Field(
-        default=(), description="Of rows with the same values here only the first is taken, within the watermark."
-    )
-    format: Literal["parquet", "csv", "json"] | None = Field(
-        default=None, description="Of the files.  Default: by the name's ending, else parquet."
-    )
-    options: Conf = Field(default_factory=dict[str, str], description="Options of Spark for reading the files.")
-    refresh: Duration | None = Field(
-        default=None, gt=0, description="Read table, view or log again so often, between two batches.  Default: never."
-    )
-    expect: Rules = Field(default=(), description="What its rows should satisfy.")
+    queue: Name | None = None
+    """The queue to read, as one of its consumers."""
+    topic: Name | None = None
+    """Or the topic to read; nothing is consumed."""
+    view: Name | None = None
+    """Or a view or topic with a key: its records at each start."""
+    table: Name | None = None
+    """Or files: a folder or file of Parquet, CSV or JSON."""
+    log: StrictBool = False
+    """Or the log itself at each start, every record of it."""
+    exchange: str = ""
+    """The topic's exchange."""
+    vhost: Name = "/"
+    """Its vhost."""
+    mode: Literal["queue", "log"] | None = None
+    """`queue` settles what it read, `log` consumes nothing.  Default: by what is read."""
+    filter: str | None = None
+    """An expression that the server applies."""
+    columns: str = "json"
+    """Columns of the body: `json` to infer, or a Spark DDL schema."""
+    max_rows: StrictInt = Field(default=100_000, ge=1, le=ROWS_MOST)
+    """Most rows of one batch."""
+    min_rows: StrictInt | None = Field(default=None, ge=1, le=ROWS_MOST)
+    """A batch waits until it has so many rows, or for `max_delay`."""
+    max_delay: Duration | None = Field(default=None, gt=0)
+    """How long after the batch before one waits for `min_rows`.  Default: 15m."""
+    rescued: Name | None = None
+    """A column, as text of JSON, of what of a body has no column or does not fit its own."""
+    start: Name | None = None
+    """Where the first run begins in a topic: earliest (the default), latest, a bookmark."""
+    watermark: Watermark | None = None
+    """How late rows may be, by one of their columns."""
+    dedup: tuple[Name, ...] = ()
+    """Of rows with the same values here only the first is taken, within the watermark."""
+    format: Literal["parquet", "csv", "json"] | None = None
+    """Of the files.  Default: by the name's ending, else parquet."""
+    options: Conf = Field(default_factory=dict[str, str])
+    """Options of Spark for reading the files."""
+    refresh: Duration | None = Field(default=None, gt=0)
+    """Read table, view or log again so often, between two batches.  Default: never."""
+    expect: Rules = ()
+    """What its rows should satisfy."""
 
     @property
     def is_stream(self) -> bool:

@@ -54,14 +54,22 @@ Master: TypeAlias = Annotated[Name, AfterValidator(_master)]
 class PipelineTo(Section):
     """One of `to`: a topic, a queue, a view with its key, or a folder of Parquet files."""
 
-    topic: Name | None = Field(default=None, description="Publish the rows to this topic as JSON.")
-    queue: Name | None = Field(default=None, description="Publish the rows to this queue's topic.")
-    view: Name | None = Field(default=None, description="Keep the last row of each key in this topic.")
-    table: Name | None = Field(default=None, description="Write the rows as Parquet into this folder.")
-    key: tuple[Name, ...] = Field(default=(), description="Columns that tell the records of a view apart.")
-    partition_by: tuple[Name, ...] = Field(default=(), description="Columns of which a table has a folder a value.")
-    exchange: str = Field(default="", description="The topic's exchange.")
-    vhost: Name = Field(default="/", description="The vhost of topic, queue or view.")
+    topic: Name | None = None
+    """Publish the rows to this topic as JSON."""
+    queue: Name | None = None
+    """Publish the rows to this queue's topic."""
+    view: Name | None = None
+    """Keep the last row of each key in this topic."""
+    table: Name | None = None
+    """Write the rows as Parquet into this folder."""
+    key: tuple[Name, ...] = ()
+    """Columns that tell the records of a view apart."""
+    partition_by: tuple[Name, ...] = ()
+    """Columns of which a table has a folder a value."""
+    exchange: str = ""
+    """The topic's exchange."""
+    vhost: Name = "/"
+    """The vhost of topic, queue or view."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -87,58 +95,49 @@ class PipelineTo(Section):
 class Backfill(Section):
     """`backfill` of a pipeline: the past first, then what comes."""
 
-    start: Name = Field(alias="from", description="Where the past begins: a date or time, a bookmark, or earliest.")
-    max_rows: StrictInt = Field(default=1_000_000, ge=1, le=ROWS_MOST, description="Most rows of a batch of the past.")
+    start: Name = Field(alias="from")
+    """Where the past begins: a date or time, a bookmark, or earliest."""
+    max_rows: StrictInt = Field(default=1_000_000, ge=1, le=ROWS_MOST)
+    """Most rows of a batch of the past."""
 
 
 class Pipeline(Section):
     """`[[pipeline]]`"""
 
-    name: Name = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="Its name, also of its stream and its checkpoint folder."
-    )
-    source: Annotated[dict[InputName, PipelineInput], BeforeValidator(named_inputs)] = Field(
-        alias="from", min_length=1, description="What it reads: one input, or several by the names that SQL uses."
-    )
-    sql: Statement | None = Field(default=None, description="A SELECT over `input`, or over the names of the inputs.")
-    python: Name | None = Field(
-        default=None, pattern=r"^[\w.]+:[\w.]+$", description="Or module:function, from DataFrame to DataFrame."
-    )
-    to: tuple[PipelineTo, ...] = Field(min_length=1, description="One output or several; a batch is visible in all.")
-    trigger: Duration = Field(default=5_000_000, ge=0, description="Time between batches; 0s as fast as it can.")
-    schedule: Name | None = Field(
-        default=None, description="Instead: run at these times over what there is, then stop."
-    )
-    output_mode: Literal["append", "update", "complete"] | None = Field(
-        default=None, description="As Spark has it.  Default: by the query; see docs/pipelines.md."
-    )
-    unroutable: Literal["fail", "drop"] = Field(
-        default="fail",
-        description="A row whose column `topic` names one that nobody keeps fails its batch; `drop` loses the row.",
-    )
-    expect: Rules = Field(default=(), description="What the rows of the one input should satisfy.")
-    abandon_after: Duration | None = Field(
-        default=None,
-        gt=0,
-        description="Without a run for so long, its streams let go of what they hold.  Default: never.",
-    )
-    poison_after: StrictInt = Field(
-        default=0,
-        ge=0,
-        le=COUNT_MAX,
-        description="Failures of a batch of its one queue after which the row to blame is looked for and put aside; "
-        "0: never.",
-    )
-    backfill: Backfill | None = Field(
-        default=None, description="The first run begins in the past of its one topic, in large batches."
-    )
-    state: Literal["memory", "rocksdb"] | None = Field(
-        default=None,
-        description="Where the query keeps its state.  Default: rocksdb for transformWithState, else memory.",
-    )
-    master: Master | None = Field(default=None, description="Where it runs.  Default: that of [spark].")
-    memory: Size | None = Field(default=None, ge=256 * MIB, description="Heap of its driver.  Default: [spark]'s.")
-    conf: Conf = Field(default_factory=dict[str, str], description="Settings of Spark for this pipeline.")
+    name: Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Its name, also of its stream and its checkpoint folder."""
+    source: Annotated[dict[InputName, PipelineInput], BeforeValidator(named_inputs)] = Field(alias="from", min_length=1)
+    """What it reads: one input, or several by the names that SQL uses."""
+    sql: Statement | None = None
+    """A SELECT over `input`, or over the names of the inputs."""
+    python: Name | None = Field(default=None, pattern=r"^[\w.]+:[\w.]+$")
+    """Or module:function, from DataFrame to DataFrame."""
+    to: tuple[PipelineTo, ...] = Field(min_length=1)
+    """One output or several; a batch is visible in all."""
+    trigger: Duration = Field(default=5_000_000, ge=0)
+    """Time between batches; 0s as fast as it can."""
+    schedule: Name | None = None
+    """Instead: run at these times over what there is, then stop."""
+    output_mode: Literal["append", "update", "complete"] | None = None
+    """As Spark has it.  Default: by the query; see docs/pipelines.md."""
+    unroutable: Literal["fail", "drop"] = "fail"
+    """A row whose column `topic` names one that nobody keeps fails its batch; `drop` loses the row."""
+    expect: Rules = ()
+    """What the rows of the one input should satisfy."""
+    abandon_after: Duration | None = Field(default=None, gt=0)
+    """Without a run for so long, its streams let go of what they hold.  Default: never."""
+    poison_after: StrictInt = Field(default=0, ge=0, le=COUNT_MAX)
+    """Failures of a batch of its one queue after which the row to blame is looked for and put aside; 0: never."""
+    backfill: Backfill | None = None
+    """The first run begins in the past of its one topic, in large batches."""
+    state: Literal["memory", "rocksdb"] | None = None
+    """Where the query keeps its state.  Default: rocksdb for transformWithState, else memory."""
+    master: Master | None = None
+    """Where it runs.  Default: that of [spark]."""
+    memory: Size | None = Field(default=None, ge=256 * MIB)
+    """Heap of its driver.  Default: [spark]'s."""
+    conf: Conf = Field(default_factory=dict[str, str])
+    """Settings of Spark for this pipeline."""
 
     @model_validator(mode="before")
     @classmethod
@@ -269,22 +268,20 @@ _REFUSED: Refusals[Pipeline] = (
 class Spark(Section):
     """`[spark]`"""
 
-    master: Master = Field(default="local[*]", description="Where pipelines run.")
-    checkpoints: str | None = Field(
-        default=None, description="Folder of Spark's checkpoints.  Default: `spark` in the data."
-    )
-    url: Name | None = Field(
-        default=None,
-        description="The server's address for drivers and executors, penstock://host:port.  Default: where it listens.",
-    )
-    memory: Size = Field(default=1024 * MIB, ge=256 * MIB, description="Heap of a pipeline's driver.")
-    conf: Conf = Field(default_factory=dict[str, str], description="More settings of Spark.")
-    class_archive: StrictBool = Field(
-        default=True, description="Whether penstock up makes the archive of Spark's classes, after ten minutes."
-    )
-    openlineage: Name | None = Field(
-        default=None, description="Where OpenLineage events go: http://host:port, or file:PATH for a line each."
-    )
+    master: Master = "local[*]"
+    """Where pipelines run."""
+    checkpoints: str | None = None
+    """Folder of Spark's checkpoints.  Default: `spark` in the data."""
+    url: Name | None = None
+    """The server's address for drivers and executors, penstock://host:port.  Default: where it listens."""
+    memory: Size = Field(default=1024 * MIB, ge=256 * MIB)
+    """Heap of a pipeline's driver."""
+    conf: Conf = Field(default_factory=dict[str, str])
+    """More settings of Spark."""
+    class_archive: StrictBool = True
+    """Whether penstock up makes the archive of Spark's classes, after ten minutes."""
+    openlineage: Name | None = None
+    """Where OpenLineage events go: http://host:port, or file:PATH for a line each."""
 
     @field_validator("url")
     @classmethod

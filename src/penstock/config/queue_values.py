@@ -62,15 +62,12 @@ class Kind(Enum):
 class QueueKey:
     """One setting of a queue.  `low` and `high` are in the unit kept inside: microseconds for durations."""
 
-    name: str
     kind: Kind
-    sentence: str
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = COUNT_MAX
     rabbitmq: bool = False  # RabbitMQ's own argument: over AMQP a duration is a number of milliseconds and never text
-    crash: str = ""  # what a crash and the start after it do to what the setting counts, holds back or orders
-    change: str = ""  # what stands in the way of a change while the server runs; empty: nothing does
+    name: str = ""
 
     @property
     def argument(self) -> str:

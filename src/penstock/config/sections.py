@@ -156,14 +156,18 @@ Network: TypeAlias = Annotated[str, BeforeValidator(_network)]
 class Listeners(Section):
     """`[listen]`"""
 
-    amqp: Listen = Field(
-        default=Address("127.0.0.1", 5672), description="AMQP 0-9-1; `off` for none, port 0 for a free one."
-    )
-    http: Listen = Field(default=Address("127.0.0.1", 15672), description="Management, metrics and health; or `off`.")
-    flight: Listen = Field(default=Address("127.0.0.1", 8815), description="Arrow Flight; or `off`.")
-    amqps: Listen = Field(default=None, description="AMQP over TLS, as `127.0.0.1:5671`; needs `[tls]`.")
-    https: Listen = Field(default=None, description="HTTP over TLS, as `127.0.0.1:15671`.")
-    flight_tls: Listen = Field(default=None, description="Arrow Flight over TLS (`penstocks://`), as `127.0.0.1:8816`.")
+    amqp: Listen = Address("127.0.0.1", 5672)
+    """AMQP 0-9-1; `off` for none, port 0 for a free one."""
+    http: Listen = Address("127.0.0.1", 15672)
+    """Management, metrics and health; or `off`."""
+    flight: Listen = Address("127.0.0.1", 8815)
+    """Arrow Flight; or `off`."""
+    amqps: Listen = None
+    """AMQP over TLS, as `127.0.0.1:5671`; needs `[tls]`."""
+    https: Listen = None
+    """HTTP over TLS, as `127.0.0.1:15671`."""
+    flight_tls: Listen = None
+    """Arrow Flight over TLS (`penstocks://`), as `127.0.0.1:8816`."""
 
     def doors(self) -> dict[str, Address]:
         """Those that are on, by name."""
@@ -195,22 +199,20 @@ def refuse_half(certificate: str | None, key: str | None) -> None:
 class TlsSection(Section):
     """`[tls]`"""
 
-    certificate: File | None = Field(
-        default=None, description="File of the server's certificate, PEM, with those between it and its CA behind it."
-    )
-    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
-    ca: File | None = Field(default=None, description="File of the CA certificates that clients' own are checked by.")
-    verify: Literal["none", "peer"] = Field(
-        default="none", description='Whether clients are asked for a certificate: "peer" does, and checks what it gets.'
-    )
-    fail_if_no_peer_cert: StrictBool = Field(
-        default=False, description='Whether a client without a certificate is sent away; with verify = "peer".'
-    )
-    cert_login_from: Literal["common_name"] | None = Field(
-        default=None,
-        description="What of a client's certificate is its user over AMQP (SASL EXTERNAL).  Unset: not offered.",
-    )
-    min_version: Literal["1.2", "1.3"] = Field(default="1.2", description="The oldest TLS that is spoken.")
+    certificate: File | None = None
+    """File of the server's certificate, PEM, with those between it and its CA behind it."""
+    key: File | None = None
+    """File of its private key, PEM, without a password."""
+    ca: File | None = None
+    """File of the CA certificates that clients' own are checked by."""
+    verify: Literal["none", "peer"] = "none"
+    """Whether clients are asked for a certificate: "peer" does, and checks what it gets."""
+    fail_if_no_peer_cert: StrictBool = False
+    """Whether a client without a certificate is sent away; with verify = "peer"."""
+    cert_login_from: Literal["common_name"] | None = None
+    """What of a client's certificate is its user over AMQP (SASL EXTERNAL).  Unset: not offered."""
+    min_version: Literal["1.2", "1.3"] = "1.2"
+    """The oldest TLS that is spoken."""
 
     @model_validator(mode="after")
     def _together(self) -> Self:
@@ -229,36 +231,18 @@ class TlsSection(Section):
 class BeforeLogin(Section):
     """`[before_login]`"""
 
-    time: Duration = Field(
-        default=10_000_000,
-        ge=100_000,
-        le=3600_000_000,
-        description="From the connection to the login, TLS's handshake included; over HTTP for each request's headers.",
-    )
-    bytes: Size = Field(
-        default=64 * 1024,
-        ge=4096,
-        le=MIB,
-        description="What a client may send before its login: a handshake, or the headers of a request.",
-    )
-    flight_bytes: Size = Field(
-        default=4 * MIB,
-        ge=64 * 1024,
-        le=64 * MIB,
-        description="What may come on a Flight connection before its first call is let in; 32 times that on all.",
-    )
-    sockets: StrictInt = Field(
-        default=512, ge=8, le=65_536, description="Connections of a door that have not logged in; further ones wait."
-    )
-    per_address: StrictInt = Field(
-        default=64, ge=4, le=65_536, description="The same from one address, before those who are silent have to go."
-    )
-    wrong_logins: StrictInt = Field(
-        default=10,
-        ge=1,
-        le=1_000_000,
-        description="Wrong passwords for a user from one address, ten times as many for all users; then one a second.",
-    )
+    time: Duration = Field(default=10_000_000, ge=100_000, le=3600_000_000)
+    """From the connection to the login, TLS's handshake included; over HTTP for each request's headers."""
+    bytes: Size = Field(default=64 * 1024, ge=4096, le=MIB)
+    """What a client may send before its login: a handshake, or the headers of a request."""
+    flight_bytes: Size = Field(default=4 * MIB, ge=64 * 1024, le=64 * MIB)
+    """What may come on a Flight connection before its first call is let in; 32 times that on all."""
+    sockets: StrictInt = Field(default=512, ge=8, le=65_536)
+    """Connections of a door that have not logged in; further ones wait."""
+    per_address: StrictInt = Field(default=64, ge=4, le=65_536)
+    """The same from one address, before those who are silent have to go."""
+    wrong_logins: StrictInt = Field(default=10, ge=1, le=1_000_000)
+    """Wrong passwords for a user from one address, ten times as many for all users; then one a second."""
 
 
 LEAST_SECRET = 16
@@ -276,76 +260,52 @@ def _calls(address: str) -> bool:
 class HoldSection(Section):
     """`hold` of `[cluster]`: whichever is met first; a follower that needs more copies everything anew."""
 
-    bytes: Size = Field(default=20_480 * MIB, ge=0, description="How much log is kept for a follower that is behind.")
-    age: Duration = Field(
-        default=3_600_000_000, ge=0, description="How long a follower that is away is waited for before its part goes."
-    )
+    bytes: Size = Field(default=20_480 * MIB, ge=0)
+    """How much log is kept for a follower that is behind."""
+    age: Duration = Field(default=3_600_000_000, ge=0)
+    """How long a follower that is away is waited for before its part goes."""
 
 
 class ClusterSection(Section):
     """`[cluster]`"""
 
-    name: Name | None = Field(
-        default=None,
-        description="What other sites know the whole cluster as, where a [[link]] leads from it or to it: the same for "
-        "all members, whoever leads.",
-    )
-    registry: Name = Field(
-        description="Where it is kept who leads: `etcd://host:port,host:port/prefix`, or `file:///folder` for members "
-        "of one machine or one NFSv4 folder; `manual`: in each member's own data folder, and a person says who leads."
-    )
-    members: tuple[Name, ...] = Field(
-        default=(),
-        max_length=16,
-        description='With `registry = "manual"`: host:port at which the other members are reached, each one\'s '
-        "`advertise`.  One that has an empty folder asks there who leads.",
-    )
-    listen: Listen = Field(
-        default=Address("127.0.0.1", 8817), description="Where other members copy this server's log while it leads."
-    )
-    advertise: Name | None = Field(
-        default=None, description="host:port at which the others reach that.  Default: `listen` as it is."
-    )
-    secret: SecretStr = Field(
-        description="The same for all members: who has it may copy the log.  At least 16 characters."
-    )
-    min_in_sync: StrictInt = Field(
-        default=2, ge=1, le=16, description="A confirm is on at least so many disks; 1: serve alone rather than wait."
-    )
-    confirm: Literal["in-sync", "local"] = Field(
-        default="in-sync",
-        description="What a confirm waits for: every disk that could take over, or the leader's own alone, which loses "
-        "what was not copied yet when another takes over.",
-    )
-    certificate: File | None = Field(
-        default=None, description="TLS between members: file of this member's certificate, PEM, for its address."
-    )
-    key: File | None = Field(default=None, description="File of its private key, PEM, without a password.")
-    ca: File | None = Field(default=None, description="File of the CA that the certificates of all members are of.")
-    lease: Duration = Field(
-        default=5_000_000, ge=500_000, le=300_000_000, description="Silence of the leader after which another leads."
-    )
-    ack_timeout: Duration = Field(
-        default=3_000_000,
-        ge=200_000,
-        le=300_000_000,
-        description="A follower that has not said for so long that its disk has all is not waited for any more.",
-    )
-    stall: Duration = Field(
-        default=10_000_000,
-        ge=500_000,
-        le=600_000_000,
-        description="A leader whose commits or whose loop stand so long, or whose disk is full for so long, gives up.",
-    )
-    hold: HoldSection = Field(
-        default_factory=HoldSection,
-        description="What retention leaves of the log for followers that have not copied it yet.",
-    )
-    follower_reads: StrictBool = Field(
-        default=False,
-        description="While this server follows, its Flight door is open for reads of the log, up to what is committed: "
-        "Spark asks for them with `readFrom = followers`.  Takes some 80 MiB more.",
-    )
+    name: Name | None = None
+    """What other sites know the whole cluster as, where a [[link]] leads from it or to it: the same for all members,
+    whoever leads."""
+    registry: Name
+    """Where it is kept who leads: `etcd://host:port,host:port/prefix`, or `file:///folder` for members of one machine
+    or one NFSv4 folder; `manual`: in each member's own data folder, and a person says who leads."""
+    members: tuple[Name, ...] = Field(default=(), max_length=16)
+    """With `registry = "manual"`: host:port at which the other members are reached, each one's `advertise`.  One that
+    has an empty folder asks there who leads."""
+    listen: Listen = Address("127.0.0.1", 8817)
+    """Where other members copy this server's log while it leads."""
+    advertise: Name | None = None
+    """host:port at which the others reach that.  Default: `listen` as it is."""
+    secret: SecretStr
+    """The same for all members: who has it may copy the log.  At least 16 characters."""
+    min_in_sync: StrictInt = Field(default=2, ge=1, le=16)
+    """A confirm is on at least so many disks; 1: serve alone rather than wait."""
+    confirm: Literal["in-sync", "local"] = "in-sync"
+    """What a confirm waits for: every disk that could take over, or the leader's own alone, which loses what was not
+    copied yet when another takes over."""
+    certificate: File | None = None
+    """TLS between members: file of this member's certificate, PEM, for its address."""
+    key: File | None = None
+    """File of its private key, PEM, without a password."""
+    ca: File | None = None
+    """File of the CA that the certificates of all members are of."""
+    lease: Duration = Field(default=5_000_000, ge=500_000, le=300_000_000)
+    """Silence of the leader after which another leads."""
+    ack_timeout: Duration = Field(default=3_000_000, ge=200_000, le=300_000_000)
+    """A follower that has not said for so long that its disk has all is not waited for any more."""
+    stall: Duration = Field(default=10_000_000, ge=500_000, le=600_000_000)
+    """A leader whose commits or whose loop stand so long, or whose disk is full for so long, gives up."""
+    hold: HoldSection = Field(default_factory=HoldSection)
+    """What retention leaves of the log for followers that have not copied it yet."""
+    follower_reads: StrictBool = False
+    """While this server follows, its Flight door is open for reads of the log, up to what is committed: Spark asks for
+    them with `readFrom = followers`.  Takes some 80 MiB more."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

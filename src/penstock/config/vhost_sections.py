@@ -49,13 +49,16 @@ def _expression(value: str) -> str:
 class PermissionSection(Section):
     """`[[permission]]`: what a user may do in a vhost, as RabbitMQ has it.  With one, who has none may do nothing."""
 
-    user: Name = Field(description="The user.")
-    vhost: Name = Field(default="/", description="The vhost that the user may open.")
-    configure: str = Field(default="", description="Names of what may be declared and deleted: a regular expression.")
-    write: str = Field(default="", description="Names of exchanges that may be published to, and what may be bound.")
-    read: str = Field(
-        default="", description="Queues that may be consumed, and exchanges that may be bound to, or read topics of."
-    )
+    user: Name
+    """The user."""
+    vhost: Name = "/"
+    """The vhost that the user may open."""
+    configure: str = ""
+    """Names of what may be declared and deleted: a regular expression."""
+    write: str = ""
+    """Names of exchanges that may be published to, and what may be bound."""
+    read: str = ""
+    """Queues that may be consumed, and exchanges that may be bound to, or read topics of."""
 
     _readable = field_validator("configure", "write", "read")(_expression)
 
@@ -63,11 +66,16 @@ class PermissionSection(Section):
 class TopicPermissionSection(Section):
     """`[[topic_permission]]`: narrows a permission by routing key, in one exchange of type topic."""
 
-    user: Name = Field(description="The user.")
-    vhost: Name = Field(default="/", description="The vhost of the permission.")
-    exchange: str = Field(description="The exchange; empty is the default one.")
-    write: str = Field(default=".*", description="Keys that may be published to: a regular expression.")
-    read: str = Field(default=".*", description="Keys that may be bound and read.")
+    user: Name
+    """The user."""
+    vhost: Name = "/"
+    """The vhost of the permission."""
+    exchange: str
+    """The exchange; empty is the default one."""
+    write: str = ".*"
+    """Keys that may be published to: a regular expression."""
+    read: str = ".*"
+    """Keys that may be bound and read."""
 
     _readable = field_validator("write", "read")(_expression)
 
@@ -75,24 +83,25 @@ class TopicPermissionSection(Section):
 class EntitlementSection(Section):
     """`[[entitlement]]`.  Without any, whoever may log in may do everything; with one, what none allows is refused."""
 
-    user: Name | None = Field(default=None, description="A name or a pattern of names; everybody without.")
-    tag: Tag | None = Field(default=None, description="Only users with this tag.")
-    topic: Name | None = Field(default=None, description="A topic's name, or a pattern of names.")
-    queue: Name | None = Field(
-        default=None, description="Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."
-    )
-    vhost: Name = Field(default="/", description="Their vhost.")
-    exchange: str = Field(default="", description="The topics' exchange.")
-    read: Right = Field(
-        default=False, description="Subscribe, query and acknowledge: true, false, or an expression over the message."
-    )
-    write: Right = Field(
-        default=False, description="Publish, for a queue through it: true, false, or an expression over the message."
-    )
+    user: Name | None = None
+    """A name or a pattern of names; everybody without."""
+    tag: Tag | None = None
+    """Only users with this tag."""
+    topic: Name | None = None
+    """A topic's name, or a pattern of names."""
+    queue: Name | None = None
+    """Or a queue's, or a pattern.  Without either: all topics and queues of the vhost."""
+    vhost: Name = "/"
+    """Their vhost."""
+    exchange: str = ""
+    """The topics' exchange."""
+    read: Right = False
+    """Subscribe, query and acknowledge: true, false, or an expression over the message."""
+    write: Right = False
+    """Publish, for a queue through it: true, false, or an expression over the message."""
 
-    select: Name | None = Field(
-        default=None, description="Which fields of JSON bodies of a topic are read: `-/, +/id`; all without."
-    )
+    select: Name | None = None
+    """Which fields of JSON bodies of a topic are read: `-/, +/id`; all without."""
 
     @model_validator(mode="after")
     def _fits(self) -> EntitlementSection:
@@ -117,27 +126,28 @@ _Fields: TypeAlias = Annotated[
 class ViewSection(Section):
     """`[[view]]`"""
 
-    name: Name = Field(description="Its name, to read it by.")
-    vhost: Name = Field(default="/", description="Its vhost, and that of its source.")
-    source: Name | None = Field(
-        default=None, description="The queue, topic with a key, or earlier view that it gathers."
-    )
-    join: tuple[_Text, ...] = Field(
-        default=(), description='Or several that are joined, as in "[orders]./customer = [customers]./id".'
-    )
-    select: _Fields = Field(min_length=1, description='What it shows: "/region, SUM(/total) AS /total".')
-    group_by: _Fields = Field(default=(), description="Expressions, one row for each of their values.")
-    filter: str | None = Field(default=None, description="Gather only messages of which this is TRUE.")
-    conflation: Literal["none", "inline"] = Field(
-        default="none", description="With `inline` a row that changes again before it was told is told once."
-    )
-    engine: Literal["server", "spark"] = Field(
-        default="server", description="Who computes it: the server itself, or Spark, as `penstock up` runs it."
-    )
-    trigger: Duration = Field(default=5_000_000, ge=0, description="With Spark, time between two batches of changes.")
-    join_null_equivalency: StrictBool = Field(
-        default=False, description="Whether a missing value equals another in a join."
-    )
+    name: Name
+    """Its name, to read it by."""
+    vhost: Name = "/"
+    """Its vhost, and that of its source."""
+    source: Name | None = None
+    """The queue, topic with a key, or earlier view that it gathers."""
+    join: tuple[_Text, ...] = ()
+    """Or several that are joined, as in "[orders]./customer = [customers]./id"."""
+    select: _Fields = Field(min_length=1)
+    """What it shows: "/region, SUM(/total) AS /total"."""
+    group_by: _Fields = ()
+    """Expressions, one row for each of their values."""
+    filter: str | None = None
+    """Gather only messages of which this is TRUE."""
+    conflation: Literal["none", "inline"] = "none"
+    """With `inline` a row that changes again before it was told is told once."""
+    engine: Literal["server", "spark"] = "server"
+    """Who computes it: the server itself, or Spark, as `penstock up` runs it."""
+    trigger: Duration = Field(default=5_000_000, ge=0)
+    """With Spark, time between two batches of changes."""
+    join_null_equivalency: StrictBool = False
+    """Whether a missing value equals another in a join."""
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -157,13 +167,16 @@ class ViewSection(Section):
 class ConflatedSection(Section):
     """`[[conflated_topic]]`"""
 
-    name: Name = Field(description="Its name, to read and subscribe to it by.")
-    vhost: Name = Field(default="/", description="Its vhost, and that of its source.")
-    source: Name = Field(description="The topic with a key, view or earlier conflated topic that it slows down.")
-    interval: Duration = Field(
-        default=5_000_000, ge=100_000, description="Of the changes of a key within it only the last is told."
-    )
-    filter: str | None = Field(default=None, description="Only records of which this is TRUE.")
+    name: Name
+    """Its name, to read and subscribe to it by."""
+    vhost: Name = "/"
+    """Its vhost, and that of its source."""
+    source: Name
+    """The topic with a key, view or earlier conflated topic that it slows down."""
+    interval: Duration = Field(default=5_000_000, ge=100_000)
+    """Of the changes of a key within it only the last is told."""
+    filter: str | None = None
+    """Only records of which this is TRUE."""
 
 
 class WrongView(NamedTuple):
@@ -248,19 +261,18 @@ class PolicySection(Section):
 
     operator: ClassVar[bool] = False
 
-    name: Name = Field(description="Its name.")
-    vhost: Name = Field(default="/", description="The vhost whose queues and exchanges it is for.")
-    pattern: str = Field(description="A regular expression (RE2), found anywhere in a name.")
-    definition: dict[str, JsonValue] = Field(
-        description="RabbitMQ's keys, in milliseconds and bytes, and settings of queues in kebab case."
-    )
-    priority: StrictInt = Field(
-        default=0,
-        ge=-COUNT_MAX,
-        le=COUNT_MAX,
-        description="Of those that match the highest rules alone; of equal ones the name that comes first.",
-    )
-    apply_to: ApplyTo = Field(default="all", description="What it is for.")
+    name: Name
+    """Its name."""
+    vhost: Name = "/"
+    """The vhost whose queues and exchanges it is for."""
+    pattern: str
+    """A regular expression (RE2), found anywhere in a name."""
+    definition: dict[str, JsonValue]
+    """RabbitMQ's keys, in milliseconds and bytes, and settings of queues in kebab case."""
+    priority: StrictInt = Field(default=0, ge=-COUNT_MAX, le=COUNT_MAX)
+    """Of those that match the highest rules alone; of equal ones the name that comes first."""
+    apply_to: ApplyTo = "all"
+    """What it is for."""
 
     def policy(self) -> Policy:
         """As the core takes it.  Raises InvalidArgument."""
@@ -285,9 +297,12 @@ class OperatorPolicySection(PolicySection):
 class AddressSection(Section):
     """`[[address]]`: Artemis's address settings; pattern, vhost, literal, the keys of `records.address_settings`."""
 
-    pattern: Name = Field(description="An address: words between dots, `*` for any one, `#` last for any more.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    literal: StrictBool = Field(default=False, description="Whether the pattern is a name, `*` and `#` included.")
+    pattern: Name
+    """An address: words between dots, `*` for any one, `#` last for any more."""
+    vhost: Name = "/"
+    """Its vhost."""
+    literal: StrictBool = False
+    """Whether the pattern is a name, `*` and `#` included."""
     values: InstanceOf[dict[str, object]]
 
     @model_validator(mode="after")
@@ -306,57 +321,48 @@ class AddressSection(Section):
 class Vhost(Section):
     """`[[vhost]]`.  `/` is always there, and may have limits."""
 
-    name: Name = Field(description="Name of the vhost.")
-    max_connections: StrictInt | None = Field(
-        default=None, ge=0, le=COUNT_MAX, description="AMQP connections that it may have."
-    )
-    max_queues: StrictInt | None = Field(default=None, ge=0, le=COUNT_MAX, description="Queues that it may have.")
-    default_queue_type: TypeName | None = Field(
-        default=None, description="The type of queues whose declares name none, where such a queue may be of it."
-    )
+    name: Name
+    """Name of the vhost."""
+    max_connections: StrictInt | None = Field(default=None, ge=0, le=COUNT_MAX)
+    """AMQP connections that it may have."""
+    max_queues: StrictInt | None = Field(default=None, ge=0, le=COUNT_MAX)
+    """Queues that it may have."""
+    default_queue_type: TypeName | None = None
+    """The type of queues whose declares name none, where such a queue may be of it."""
 
 
 class TopicSection(Section):
     """`[[topic]]`: a topic that keeps messages which no queue takes; with a key also the last one of each key."""
 
-    name: Name = Field(description="The key; without `key` also a pattern of keys, such as ^orders[.].")
-    exchange: str = Field(default="", description="Its exchange; empty is the default one.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    key: tuple[str, ...] = Field(
-        default=(), description='Fields of the body that tell its records apart, such as ["/id"]: a SOW topic.'
-    )
-    key_from: Literal["publisher"] | None = Field(
-        default=None, description="Or the publisher gives the key of each message, in the header x-sow-key."
-    )
-    key_domain: Name | None = Field(
-        default=None, description="Topics with one key domain have the same number for equal key values."
-    )
+    name: Name
+    """The key; without `key` also a pattern of keys, such as ^orders[.]."""
+    exchange: str = ""
+    """Its exchange; empty is the default one."""
+    vhost: Name = "/"
+    """Its vhost."""
+    key: tuple[str, ...] = ()
+    """Fields of the body that tell its records apart, such as ["/id"]: a SOW topic."""
+    key_from: Literal["publisher"] | None = None
+    """Or the publisher gives the key of each message, in the header x-sow-key."""
+    key_domain: Name | None = None
+    """Topics with one key domain have the same number for equal key values."""
     message_type: str = Field(
         default=JSON,
         description=f"What its bodies are read as: {', '.join((*MESSAGE_TYPES, *SCHEMA_TYPES))} "
         "([message types](message-types.md)).",
     )
-    expiration: Duration | None = Field(
-        default=None, ge=0, description="Records expire so long after their publish, unless the message says otherwise."
-    )
-    index: Literal["memory", "file"] | None = Field(
-        default=None, description="Where the index of its records is: in memory, or paged to a file that saves memory."
-    )
-    body_schema: str | None = Field(
-        default=None,
-        alias="schema",
-        description='The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told.',
-    )
+    expiration: Duration | None = Field(default=None, ge=0)
+    """Records expire so long after their publish, unless the message says otherwise."""
+    index: Literal["memory", "file"] | None = None
+    """Where the index of its records is: in memory, or paged to a file that saves memory."""
+    body_schema: str | None = Field(default=None, alias="schema")
+    """The columns of its JSON bodies, "id bigint, total double": what readers such as Spark are told."""
 
-    json_schema: str | dict[str, object] | None = Field(
-        default=None,
-        description="A JSON Schema that bodies are held to as they are published, as a table or as text of JSON.",
-    )
-    json_schema_check: Literal["off", "warn", "reject"] | None = Field(
-        default=None,
-        description="What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, "
-        "which is so without this setting.",
-    )
+    json_schema: str | dict[str, object] | None = None
+    """A JSON Schema that bodies are held to as they are published, as a table or as text of JSON."""
+    json_schema_check: Literal["off", "warn", "reject"] | None = None
+    """What becomes of a body that does not fit it: nothing, it is counted and stored, or it is refused, which is so
+    without this setting."""
 
     @field_validator("message_type", mode="before")
     @classmethod
@@ -397,38 +403,52 @@ class TopicSection(Section):
 class Exchange(Section):
     """`[[exchange]]`"""
 
-    name: Name = Field(description="Name of the exchange.")
-    type: ExchangeType = Field(
-        default="direct",
-        description="How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so.",
-    )
-    vhost: Name = Field(default="/", description="Its vhost.")
-    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
-    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last binding.")
-    internal: StrictBool = Field(default=False, description="Whether clients are refused to publish to it.")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+    name: Name
+    """Name of the exchange."""
+    type: ExchangeType = "direct"
+    """How it matches keys; `x-delayed-message` with the argument `x-delayed-type` says how it does so."""
+    vhost: Name = "/"
+    """Its vhost."""
+    durable: StrictBool = True
+    """Whether it survives a restart."""
+    auto_delete: StrictBool = False
+    """Whether it goes with its last binding."""
+    internal: StrictBool = False
+    """Whether clients are refused to publish to it."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """AMQP arguments."""
 
 
 class Binding(Section):
     """`[[binding]]`"""
 
-    source: Name = Field(description="The exchange that messages come from.")
-    destination: Name = Field(description="The queue or exchange they go to.")
-    destination_type: Literal["queue", "exchange"] = Field(default="queue", description="What the destination is.")
-    key: str = Field(default="", description="The binding key.")
-    vhost: Name = Field(default="/", description="Their vhost.")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue], description="AMQP arguments.")
+    source: Name
+    """The exchange that messages come from."""
+    destination: Name
+    """The queue or exchange they go to."""
+    destination_type: Literal["queue", "exchange"] = "queue"
+    """What the destination is."""
+    key: str = ""
+    """The binding key."""
+    vhost: Name = "/"
+    """Their vhost."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """AMQP arguments."""
 
 
 class Queue(Section):
     """`[[queue]]`: name, vhost, durable, and the keys of `config.queue_settings`, read into `settings`."""
 
-    name: Name = Field(description="Name of the queue.")
-    vhost: Name = Field(default="/", description="Its vhost.")
-    durable: StrictBool = Field(default=True, description="Whether it survives a restart.")
-    auto_delete: StrictBool = Field(default=False, description="Whether it goes with its last consumer.")
-    arguments: dict[str, JsonValue] = Field(
-        default_factory=dict[str, JsonValue], description="What the declares of AMQP clients are compared with."
-    )
+    name: Name
+    """Name of the queue."""
+    vhost: Name = "/"
+    """Its vhost."""
+    durable: StrictBool = True
+    """Whether it survives a restart."""
+    auto_delete: StrictBool = False
+    """Whether it goes with its last consumer."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    """What the declares of AMQP clients are compared with."""
     settings: InstanceOf[QueueSettings]
-    given: frozenset[str] = Field(default=frozenset(), description="The keys that are written there.")
+    given: frozenset[str] = frozenset()
+    """The keys that are written there."""

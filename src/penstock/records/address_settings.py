@@ -177,57 +177,56 @@ class Key(NamedTuple):
     """One key.  `read` gives a value as kept inside; ValueError."""
 
     read: Callable[[object], object]
-    sentence: str
     means: Maker | str | None = None  # settings of a queue; a name: of that one, as it is; None: more of another key
 
 
-ADDRESS_KEYS: Mapping[str, Key] = {
-    "dead_letter_address": Key(
-        _text, "Where messages go that failed too often: this key of the default exchange.", _dead_letters
-    ),
-    "max_delivery_attempts": Key(_count(-1), "Deliveries before that; -1 for ever.", _deliveries),
-    "expiry_address": Key(_text, "Where expired messages go; without one they are dropped.", _expiry),
-    "expiry_delay": Key(
-        _delay, "After what time messages expire that do not say it themselves; -1 for never.", _expiry_delay
-    ),
-    "default_ring_size": Key(
-        _count(-1), "Messages that wait: a newcomer takes the place of the oldest; -1 for no ring.", _ring
-    ),
-    "default_max_consumers": Key(_count(-1), "Consumers at once; -1 for any number.", "max_consumers"),
-    "default_purge_on_no_consumers": Key(
-        _truth, "Whether a queue keeps messages only while somebody consumes.", "purge_on_no_consumers"
-    ),
-    "default_exclusive_queue": Key(
-        _truth, "Whether one consumer gets everything, and the next takes over.", "single_active_consumer"
-    ),
-    "default_consumers_before_dispatch": Key(
-        _count(0), "Consumers that must be there before the first gets anything.", "consumers_before_dispatch"
-    ),
-    "default_delay_before_dispatch": Key(
-        _delay, "How long after the first it begins anyway; -1 for never.", _delay_before_dispatch
-    ),
-    "default_non_destructive": Key(_truth, "Whether what is consumed stays.", "non_destructive"),
-    "default_last_value_queue": Key(_truth, "The same by the header _AMQ_LVQ_NAME.", _last_value),
-    "default_last_value_key": Key(
-        _header, "The header of which a queue keeps the last message for each value.", _last_value
-    ),
-    "max_size_messages": Key(
-        _count(-1),
-        "Messages that may wait where address_full_policy is FAIL, DROP or BLOCK; -1 for any number.",
-        _limit("max_size_messages", "max_length"),
-    ),
-    "max_size_bytes": Key(_bytes, "The same in bytes of bodies.", _limit("max_size_bytes", "max_length_bytes")),
-    "address_full_policy": Key(
-        _full_policy,
-        "A full queue: FAIL refuses what comes, DROP loses it, BLOCK holds it up; PAGE, the default, has no limit.",
-        _full,
-    ),
-    "redelivery_delay": Key(_duration, "How long a failed message waits for its next delivery.", _retry),
-    "redelivery_delay_multiplier": Key(_share(1, 1000), "What that grows by with each failure."),
-    "max_redelivery_delay": Key(_duration, "What it grows to; without it ten times the delay."),
-    "redelivery_collision_avoidance_factor": Key(_share(0, 1), "The share of it that chance may add or take."),
-}
-"""Keys with an effect here."""
+class AddressKeys:
+    """Keys with an effect here; below each stands what `docs/settings.md` says of it."""
+
+    dead_letter_address = Key(_text, _dead_letters)
+    """Where messages go that failed too often: this key of the default exchange."""
+    max_delivery_attempts = Key(_count(-1), _deliveries)
+    """Deliveries before that; -1 for ever."""
+    expiry_address = Key(_text, _expiry)
+    """Where expired messages go; without one they are dropped."""
+    expiry_delay = Key(_delay, _expiry_delay)
+    """After what time messages expire that do not say it themselves; -1 for never."""
+    default_ring_size = Key(_count(-1), _ring)
+    """Messages that wait: a newcomer takes the place of the oldest; -1 for no ring."""
+    default_max_consumers = Key(_count(-1), "max_consumers")
+    """Consumers at once; -1 for any number."""
+    default_purge_on_no_consumers = Key(_truth, "purge_on_no_consumers")
+    """Whether a queue keeps messages only while somebody consumes."""
+    default_exclusive_queue = Key(_truth, "single_active_consumer")
+    """Whether one consumer gets everything, and the next takes over."""
+    default_consumers_before_dispatch = Key(_count(0), "consumers_before_dispatch")
+    """Consumers that must be there before the first gets anything."""
+    default_delay_before_dispatch = Key(_delay, _delay_before_dispatch)
+    """How long after the first it begins anyway; -1 for never."""
+    default_non_destructive = Key(_truth, "non_destructive")
+    """Whether what is consumed stays."""
+    default_last_value_queue = Key(_truth, _last_value)
+    """The same by the header _AMQ_LVQ_NAME."""
+    default_last_value_key = Key(_header, _last_value)
+    """The header of which a queue keeps the last message for each value."""
+    max_size_messages = Key(_count(-1), _limit("max_size_messages", "max_length"))
+    """Messages that may wait where address_full_policy is FAIL, DROP or BLOCK; -1 for any number."""
+    max_size_bytes = Key(_bytes, _limit("max_size_bytes", "max_length_bytes"))
+    """The same in bytes of bodies."""
+    address_full_policy = Key(_full_policy, _full)
+    """A full queue: FAIL refuses what comes, DROP loses it, BLOCK holds it up; PAGE, the default, has no limit."""
+    redelivery_delay = Key(_duration, _retry)
+    """How long a failed message waits for its next delivery."""
+    redelivery_delay_multiplier = Key(_share(1, 1000))
+    """What that grows by with each failure."""
+    max_redelivery_delay = Key(_duration)
+    """What it grows to; without it ten times the delay."""
+    redelivery_collision_avoidance_factor = Key(_share(0, 1))
+    """The share of it that chance may add or take."""
+
+
+ADDRESS_KEYS: Mapping[str, Key] = {name: key for name, key in vars(AddressKeys).items() if isinstance(key, Key)}
+"""The same by name."""
 
 OWN = ("pattern", "vhost", "literal")
 

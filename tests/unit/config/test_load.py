@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import time
 from collections import Counter
 from pathlib import Path
@@ -417,9 +418,11 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_sentence() -> None:
+    sentences = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "settings_page.py"))["sentences"]
+
     def check(model: type[BaseModel]) -> None:
         for name, field in model.model_fields.items():
-            assert field.description or name == "settings", f"{model.__name__}.{name}"
+            assert sentences(model).get(name) or name == "settings", f"{model.__name__}.{name}"
             if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
                 check(field.annotation)
 
