@@ -126,14 +126,14 @@ def test_rows_that_may_be_gone_are_told(lab: Lab) -> None:
     lab.house.clock.ahead += 700_000_000  # the read is forgotten after ten minutes
     assert frame.count() == 10  # retention has not come so far
     lab.house.clock.ahead += 700_000_000
-    lab.house.log._base_floor, before = 1 << 40, lab.house.log._base_floor
+    lab.house.log.base_floor, before = 1 << 40, lab.house.log.base_floor
     try:
         with pytest.raises(PythonException) as caught:
             frame.count()
         assert "topic 'fleeting': a part of this read begins at LSN" in sentence(caught.value)
         assert lab.read(topic="fleeting", failOnDataLoss="false").count() == 10
     finally:
-        lab.house.log._base_floor = before
+        lab.house.log.base_floor = before
 
 
 def test_the_log_itself(lab: Lab) -> None:
