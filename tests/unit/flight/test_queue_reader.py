@@ -10,15 +10,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from pyspark.sql.types import BinaryType, LongType, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 import penstock
 from flight_house import FlightHouse
 from message_samples import SAMPLES, Sample
 from penstock.client import Client
 from penstock.errors import PreconditionFailed
-from penstock.spark.options import read_options
-from penstock.spark.reading import fetching
+from penstock.spark.options import ReadOptions, read_options
+from penstock.spark.reading import bodies, fetching
+from penstock.spark.reading.batch import SnapshotReader
 from penstock.spark.reading.columns import layout
 from penstock.spark.reading.queue_stream import ChangesStreamReader, QueueStreamReader, settle_source
 from penstock.spark.reading.stream import LogStreamReader
@@ -125,10 +126,7 @@ def test_rows_of_a_key_are_in_one_part(house: FlightHouse, client: Client, monke
 def test_a_key_is_read_from_bodies_of_every_type(
     name: str, sample: Sample, house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a header of the message has the id of its body's schema; a body whose schema is unknown has no key.
-
-    Each has a name of its own: a house may have the port that another one had, and types are remembered for a minute.
-    """
+    """Also where a header of the message has the id of its body's schema; a body whose schema is unknown has no key."""
     client.declare(name, message_type=sample.name)
     orders = [{"id": f"a-{n}", "total": n, "region": f"r{n % 5}"} for n in range(20)]
     for order in orders:
@@ -251,3 +249,63 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_settled(
         with pytest.raises(PreconditionFailed, match="which is no place of stream 's' in mode"):
             getattr(reader, call)(*arguments)
     assert client.streams() == []
+
+
+READS: dict[str, dict[str, str]] = {
+    "a queue's content": {"queue": "o"},
+    "a topic": {"topic": "o"},
+    "records": {"view": "o"},
+    "mode queue": {"queue": "o", "stream": "s", "mode": "queue"},
+    "mode changes": {"queue": "o", "stream": "s", "mode": "changes"},
+    "mode log": {"topic": "o", "stream": "s"},
+}
+
+
+def _first_rows(given: dict[str, str], asked: list[str]) -> list[dict[str, Any]]:
+    """What a read has first; whoever asks what the bodies are while a batch of a stream is read is in `asked`."""
+    options = read_options({**given, "schema": "id string, region string"})
+    columns = StructType().add("id", StringType()).add("region", StringType())
+    shown = layout(options, columns, "id string, region string")
+    if options.stream is None:
+        reader: Any = SnapshotReader(options, shown)
+        parts = reader.partitions()
+    else:
+        kinds = {"queue": QueueStreamReader, "changes": ChangesStreamReader, "log": LogStreamReader}
+        reader = kinds[given.get("mode", "log")](options, shown)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadMaxRows(100))
+        del asked[:]
+        parts = reader.partitions(start, end)
+    return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_declared_anew_is_read_as_it_is_now(
+    read: str, house: FlightHouse, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For up to a minute its bodies were read as what the one before was; and nothing more is asked for each batch."""
+    asked, told = list[str](), bodies._asked
+
+    def counted(server: Remote, options: ReadOptions) -> str:
+        asked.append("asked")
+        return told(server, options)
+
+    monkeypatch.setattr(bodies, "_asked", counted)
+    monkeypatch.setattr(fetching, "task_of", lambda: ("query", 0))
+    given = {"url": house.url, **READS[read]}
+    for kind in ("json", "nvfix", "msgpack"):
+        if "view" in given:
+            client.declare_topic("o", key=["/id"], message_type=kind)
+        else:
+            client.declare("o", message_type=kind)
+        sent = client.publish("o", SAMPLES[kind].body({"id": f"a-{kind}", "total": 1, "region": "r"}))
+        if "stream" in given:
+            given["stream"] = f"s-{kind}"
+        if "topic" in given:
+            given["startingBookmark"] = str(sent.bookmark).replace(f"|{sent.lsn}|", f"|{sent.lsn - 1}|")
+        assert {"id": f"a-{kind}", "region": "r"} in _first_rows(given, asked), kind
+        if "view" in given:
+            client.delete_topic("o")
+        else:
+            client.delete("o")
+    assert len(asked) == (0 if "stream" in given else 3)

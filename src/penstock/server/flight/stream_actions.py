@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from penstock.core.queue.places import AVAILABLE
@@ -20,6 +21,7 @@ from penstock.core.streams.stream_table import Range, available, difference
 from penstock.errors import InvalidArgument, NotFound
 from penstock.history.history import Limits, Measured, search_of
 from penstock.records.chunks import Chunk
+from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.rights import LOGIN, USES
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
@@ -180,6 +182,7 @@ class StreamActions:
                 "batch": plan.batch,
                 "revision": plan.revision,
                 "rows": sum(map(len, chunks)),
+                MESSAGE_TYPE: streams.queue(stream, streams.state(stream)).settings.message_type,
                 "first": chunks[0][0] if chunks else None,
                 "last": chunks[-1][-1] if chunks else None,
             }
@@ -201,10 +204,12 @@ class StreamActions:
     ) -> Reply:
         named, poison = self.epoch(stream, epoch), self.engine.core.streams.poison
 
-        def work() -> Resumed:
-            return poison.resume(self.engine.now(), stream, named(), batch, poison_after, blame=blame)
+        def work() -> tuple[Resumed, MessageType]:
+            streams = self.engine.core.streams
+            found = poison.resume(self.engine.now(), stream, named(), batch, poison_after, blame=blame)
+            return found, streams.queue(stream, streams.state(stream)).settings.message_type
 
-        resumed = self.do(caller, work)
+        resumed, kind = self.do(caller, work)
         if resumed.link is not None:
             self.void(caller, resumed.link.query, resumed.link.query_batch)
         return {
@@ -215,6 +220,7 @@ class StreamActions:
             "tries": resumed.tries,
             "left": resumed.left,
             "poison": resumed.poison,
+            MESSAGE_TYPE: kind,
         }
 
     def _plan_changes(
@@ -223,14 +229,17 @@ class StreamActions:
         """What is available is looked at on the loop, compared here, and written down on the loop."""
         named = self.epoch(stream, epoch)
         core = self.engine.core
+        kind: MessageType = JSON
 
         def look() -> tuple[int | None, int, Ints, list[Chunk]]:
+            nonlocal kind
             planned = core.streams.changes.planned(stream, named(), start)
             core.streams.changes.refuse_other(stream, vhost, queue)
             try:
                 found = core.queue(vhost, queue)
             except NotFound:
                 return planned, 0, core.streams.changes.counted(stream), []
+            kind = found.settings.message_type
             chunks = [] if planned is not None else list(found.chunks(*AVAILABLE))
             return planned, found.id, core.streams.changes.counted(stream), chunks
 
@@ -240,7 +249,7 @@ class StreamActions:
             planned = self.do(
                 caller, lambda: core.streams.changes.plan(self.engine.now(), stream, named(), start, of, change)
             )
-        return {"stream": stream, "batch": planned}
+        return {"stream": stream, "batch": planned, MESSAGE_TYPE: kind}
 
     def _settle(self, caller: Caller, stream: str, epoch: int | None, batch: int, origin: int | None) -> Reply:
         if origin not in {None, self.engine.core.origin}:
@@ -355,7 +364,7 @@ class RangeActions:
         wait_s, fail = min(wait or 0, WAIT_MAX_US) / 1e6, fail_on_data_loss is not False
         until, least = given.get("until", LSN_MAX), given.get("min_rows", 0)
         asked = Question(stream, start, limits, until, wait_s, fail, named, tuple(beside), least)
-        return {"stream": stream, "start": start, **self._told(start, *self.planner.plan(caller, asked))}
+        return {"stream": stream, "start": start, **self._told(caller, start, *self.planner.plan(caller, asked))}
 
     def _named(self, caller: Caller, stream: str, epoch: Callable[[], int], start: int, end: int) -> Reply:
         """A range whose end the reader has found itself."""
@@ -369,11 +378,17 @@ class RangeActions:
 
     def _range_parts(self, caller: Caller, stream: str, start: int, end: int, parts: int) -> Reply:
         found, lost = self.planner.parts(caller, stream, start, end, parts)
-        return {"stream": stream, "start": start, **self._told(start, found, None, lost)}
+        return {"stream": stream, "start": start, **self._told(caller, start, found, None, lost)}
 
-    def _told(self, start: int, found: Range | None, measured: Measured | None, lost: str) -> Mapping[str, object]:
+    def _told(
+        self, caller: Caller, start: int, found: Range | None, measured: Measured | None, lost: str
+    ) -> Mapping[str, object]:
         if found is None:
             return {"end": start, "parts": [], **self._log()}
+        kind: MessageType = JSON  # of several topics, too
+        if "topic" in found.asked:
+            of = (str(found.asked.get(one, "")) for one in ("vhost", "exchange", "topic"))
+            kind = self._streams.do(caller, partial(self._engine.core.message_type, *of), durable=False)
         missing = {"lost": lost} if lost else {}
         figures = {} if measured is None else {"rows": measured.rows, "bytes": measured.bytes}
         return {
@@ -381,6 +396,7 @@ class RangeActions:
             "batch": found.batch,
             "parts": found.parts,
             "asked": found.asked,
+            MESSAGE_TYPE: kind,
             **figures,
             **missing,
             **self._log(),

@@ -22,6 +22,7 @@ from penstock.spark.remote import Remote, remote
 from penstock.wire.fields import LSN_MAX
 
 if TYPE_CHECKING:
+    from penstock.records.message_types import MessageType
     from penstock.spark.options import ReadOptions
     from penstock.spark.reading.columns import Layout
 
@@ -39,6 +40,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
     def __init__(self, options: ReadOptions, layout: Layout) -> None:
         self.options = options
         self.layout = layout
+        self._kind: MessageType | None = None  # what its bodies are, where they are read
 
     def partitions(self) -> Sequence[InputPartition]:
         """Fix what is read: Spark asks once for each `load()`."""
@@ -47,6 +49,10 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         server = remote(options.where)
         if options.log:
             return self._log(server)
+        if self.layout.reads_bodies:
+            from penstock.spark.reading.bodies import type_of  # who reads no bodies need not load it
+
+            self._kind = type_of(server, options)
         if options.topic is not None:
             return self._topic(server)
         if options.view is not None:
@@ -82,7 +88,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             most=_cores(), each=PART_ROWS,
         )  # fmt: skip
         ranges = cut_evenly(start, end, told["cuts"])
-        return [ReplayPart(origin, a, b, i, held) for i, (a, b) in enumerate(ranges)]
+        return [ReplayPart(origin, a, b, i, held, kind=self._kind) for i, (a, b) in enumerate(ranges)]
 
     def _topic_range(self, server: Remote) -> tuple[int, int, int]:
         options = self.options
@@ -116,7 +122,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             )
         where = server.act("position")
         held = hold(server, int(where["first"]))
-        batches = self._sow(server, view, self._columns(server), VIEW_BYTES)
+        batches = self._sow(server, view, self._columns(), VIEW_BYTES)
         if batches is None and keyed:
             return self._records(server, view, int(where["origin"]), held)
         if batches is None:
@@ -134,13 +140,19 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         parts = self.options.min_partitions or max(1, min(_cores(), rows // PART_ROWS))
         table: Any = pa.Table.from_batches(batches)
         cuts = [rows * i // parts for i in range(parts + 1)]
-        return [RowsPart(_packed(table.slice(a, b - a)), held, i) for i, (a, b) in enumerate(pairwise(cuts)) if a < b]
+        return [
+            RowsPart(_packed(table.slice(a, b - a)), held, i, self._kind)
+            for i, (a, b) in enumerate(pairwise(cuts))
+            if a < b
+        ]
 
-    def _columns(self, server: Remote) -> list[str]:
+    def _columns(self) -> list[str]:
         """What rows that are taken along have."""
+        if self._kind is None:
+            return list(self.layout.fetched)
         from penstock.spark.reading.bodies import with_all_needed
 
-        return list(with_all_needed(server, self.options, self.layout).fetched)
+        return list(with_all_needed(self.layout, self._kind).fetched)
 
     def _sow(self, server: Remote, view: str, columns: list[str], most: int) -> list[pa.RecordBatch] | None:
         options = self.options
@@ -158,7 +170,15 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         wanted = options.min_partitions or max(_cores(), rows // PART_ROWS)
         cuts = [rows * i // wanted for i in range(wanted + 1)]
         return [
-            RecordPart(origin, options.exchange, lsns[a:b].tobytes(), pa.concat_arrays([keys.slice(a, b - a)]), held, i)
+            RecordPart(
+                origin,
+                options.exchange,
+                lsns[a:b].tobytes(),
+                pa.concat_arrays([keys.slice(a, b - a)]),
+                held,
+                i,
+                self._kind,
+            )
             for i, (a, b) in enumerate(pairwise(cuts))
             if a < b
         ]
@@ -175,7 +195,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
         origin = int(where["origin"])
         planning = hold(server, int(where["first"]))
         if server.act("locate", queue=options.queue, vhost=server.vhost, **{"from": int(where["first"])})["limited"]:
-            rows_there = self._content(server, self._columns(server), VIEW_BYTES)
+            rows_there = self._content(server, self._columns(), VIEW_BYTES)
             if rows_there is not None:
                 return self._taken_along(rows_there, planning)
         batches = self._content(server, ["lsn", "exchange", "attempt", "state"], 1 << 62)
@@ -193,7 +213,7 @@ class SnapshotReader(DataSourceReader):  # type: ignore[misc]  # pyspark is unty
             mine = [run[1:] for run in runs if run[0] == exchange]
             total = sum(b - a for a, b, _, _ in mine)
             for piece in _cut(mine, -(-total // wanted)):
-                parts.append(ContentPart(origin, exchange, piece, held, len(parts)))
+                parts.append(ContentPart(origin, exchange, piece, held, len(parts), self._kind))
         return parts
 
     def _content(self, server: Remote, columns: list[str], most: int) -> list[pa.RecordBatch] | None:

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import logging
 import sys
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from hashlib import sha256
 from json import JSONDecoder
 from typing import Any, Protocol, TypeAlias, cast
@@ -59,15 +57,14 @@ REASON = 300
 """Letters of an unforeseen reason."""
 
 
-def type_of(server: Remote, options: ReadOptions) -> MessageType:
-    """What the server says that the bodies are; of several topics JSON.
+def type_of(server: Remote, options: ReadOptions, told: MessageType | None = None) -> MessageType:
+    """What the bodies are, as the server says now, unless it has told it with what is read; of several topics JSON.
 
     InvalidArgument where option `parse` says another type, and where columns are asked for of bodies that have none.
     """
     if options.log or options.is_pattern:
         return JSON
-    minute = int(time.monotonic() // 60)
-    kind = _told(server, minute, options.queue, options.view, options.topic, options.exchange or None)
+    kind = told or _asked(server, options)
     if options.parse not in {None, WHATEVER, kind, kind.partition(":")[0]}:  # with its schema, or by its name alone
         asked = named(str(options.parse))
         raise InvalidArgument(f"option parse is {asked}, and the bodies of {options.what} are {named(kind)}")
@@ -78,25 +75,23 @@ def type_of(server: Remote, options: ReadOptions) -> MessageType:
     return kind
 
 
-@lru_cache(maxsize=64)
-def _told(
-    server: Remote, minute: int, queue: str | None, view: str | None, topic: str | None, exchange: str | None
-) -> MessageType:
-    """The same, remembered for a minute: every part of every batch asks."""
-    if view is not None:  # a topic with a key, or a view, whose rows are JSON
-        return str(server.act("topic", topic=view, exchange=exchange, vhost=server.vhost).get(MESSAGE_TYPE) or JSON)
-    if queue is not None:
-        found = server.schema("queue", name=queue, vhost=server.vhost)
+def _asked(server: Remote, options: ReadOptions) -> MessageType:
+    exchange = options.exchange or None
+    if options.view is not None:  # a topic with a key, or a view, whose rows are JSON
+        told = server.act("topic", topic=options.view, exchange=exchange, vhost=server.vhost)
+        return str(told.get(MESSAGE_TYPE) or JSON)
+    if options.queue is not None:
+        found = server.schema("queue", name=options.queue, vhost=server.vhost)
     else:
-        found = server.schema("replay", topic=topic, exchange=exchange, vhost=server.vhost)
+        found = server.schema("replay", topic=options.topic, exchange=exchange, vhost=server.vhost)
     return (found.metadata or {}).get(TYPE_IN_SCHEMA, JSON.encode()).decode()
 
 
-def with_all_needed(server: Remote, options: ReadOptions, layout: Layout) -> Layout:
+def with_all_needed(layout: Layout, kind: MessageType) -> Layout:
     """The same read with every column of messages that its bodies are read from."""
-    if not (layout.parsed or layout.error or layout.rescued):
+    if not layout.reads_bodies:
         return layout
-    missing = needed_of(type_of(server, options)).difference(layout.fetched)
+    missing = needed_of(kind).difference(layout.fetched)
     return replace(layout, fetched=(*layout.fetched, *sorted(missing))) if missing else layout
 
 

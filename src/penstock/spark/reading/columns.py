@@ -87,6 +87,11 @@ class Layout:
     own: frozenset[str] = frozenset()  # columns of bodies that are declared, wanted or not
     shown: pa.Schema | None = None  # exactly what Spark expects, where somebody writes names in another case
 
+    @property
+    def reads_bodies(self) -> bool:
+        """Whether a column is made of what the bodies say."""
+        return bool(self.parsed or self.error or self.rescued)
+
     def fitted(self, columns: dict[str, Column]) -> pa.RecordBatch:
         """A batch of these columns in the declared order and types."""
         arrays: list[Column] = []

@@ -29,7 +29,7 @@ from penstock.history.history import History
 from penstock.history.view import Folder, Listing, View, listed_again
 from penstock.log.disk import OsDisk
 from penstock.records.dataclass import dataclass
-from penstock.records.message_types import needed_of
+from penstock.records.message_types import JSON, MessageType, needed_of
 from penstock.spark.executor import keep_freed, spare_modules, task_of
 from penstock.spark.options import ReadOptions
 from penstock.spark.reading.bodies import Aside, BodyParser, type_of, with_all_needed
@@ -63,20 +63,23 @@ def _fetched(options: ReadOptions, layout: Layout, part: object) -> Iterator[pa.
     server = remote(options.where)
     if isinstance(part, LogPart | ReplayPart | ContentPart | RecordPart) and part.held:
         keep(server, options, part.held, part.start)
-    layout = with_all_needed(server, options, layout)
+    kind: MessageType = JSON
+    if layout.reads_bodies:
+        kind = type_of(server, options, getattr(part, "kind", None))
+        layout = with_all_needed(layout, kind)
     rows = _rows(server, options, layout, part)
-    if layout.parsed or layout.error or layout.rescued:
-        yield from _parsed(server, options, layout, part, rows)
+    if layout.reads_bodies:
+        yield from _parsed(server, options, layout, part, kind, rows)
     else:
         yield from (layout.fitted(by_name(batch)) for batch in rows)
 
 
 def _parsed(
-    server: Remote, options: ReadOptions, layout: Layout, part: object, rows: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+    server: Remote, options: ReadOptions, layout: Layout, part: object, kind: MessageType,
+    rows: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Rows with the columns of their bodies; bad bodies put aside."""
     keep_freed()
-    kind = type_of(server, options)
     by_headers = "properties" in needed_of(kind)
     parser = BodyParser(layout.schema, layout.parsed, layout.needed, kind, layout.rescued, layout.own)
     aside = Aside(server, options, part, parser.fields) if layout.strict else None

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from penstock.records.dataclass import dataclass
+from penstock.records.message_types import MessageType
 
 Lsns = npt.NDArray[np.int64]
 
@@ -41,6 +42,7 @@ class ReplayPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped he
     part: int = 0
     held: str = ""
     asked: dict[str, object] | None = None  # which messages, where it is not what the options say
+    kind: MessageType | None = None  # what the bodies are, as the server said when it was planned; None: it did not
 
 
 @dataclass
@@ -54,6 +56,7 @@ class PlanPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     revision: int = 0  # how often the batch was narrowed
     order_by: str | None = None  # an expression: a part has the rows of its keys, instead of its share of the rows
     epoch: int | None = None  # of the reader
+    kind: MessageType | None = None
 
 
 @dataclass
@@ -73,6 +76,7 @@ class ContentPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped h
     """(first LSN, one past the last, attempt, state)"""
     held: str = ""
     part: int = 0
+    kind: MessageType | None = None
 
     @property
     def start(self) -> int:
@@ -100,6 +104,7 @@ class RecordPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped he
     keys: pa.Array[Any]
     held: str = ""
     part: int = 0
+    kind: MessageType | None = None
 
     @property
     def start(self) -> int:
@@ -120,6 +125,7 @@ class RowsPart(InputPartition):  # type: ignore[misc]  # pyspark is untyped here
     packed: bytes  # an Arrow stream
     held: str = ""
     part: int = 0
+    kind: MessageType | None = None
 
 
 def parts_for(rows: int, least: int | None) -> int:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from pyspark.sql.datasource import InputPartition
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
-from penstock.records.message_types import typed
+from penstock.records.message_types import MESSAGE_TYPE, MessageType, typed
 from penstock.spark.reading.parts import ChangePart, PlanPart, parts_for
 from penstock.spark.reading.stream import BACKLOG_S, IDLE_S, LimitedStreamReader, Offset
 from penstock.spark.record_batches import values
@@ -47,6 +47,11 @@ class Planned(NamedTuple):
 
     rows: int
     revision: int  # how often it was narrowed
+    kind: MessageType | None  # what its bodies are, where the server tells it
+
+
+def _planned(answer: Mapping[str, Any]) -> Planned:
+    return Planned(int(answer["rows"]), int(answer["revision"]), answer.get(MESSAGE_TYPE))
 
 
 class QueueStreamReader(LimitedStreamReader):
@@ -94,7 +99,7 @@ class QueueStreamReader(LimitedStreamReader):
             return start
         if self._until is not None and end > self.planned_before:
             self._until -= rows
-        self._known = {end: Planned(rows, int(answer["revision"]))}
+        self._known = {end: _planned(answer)}
         self.taken()
         return {"batch": end, "stream": self.stream, "origin": self.origin}
 
@@ -137,9 +142,10 @@ class QueueStreamReader(LimitedStreamReader):
         if order is not None:
             from penstock.spark.reading.bodies import type_of
 
-            order = typed(order, type_of(self.server, self.options))
+            order = typed(order, type_of(self.server, self.options, known.kind))
         return [
-            PlanPart(self.stream, batch, part, parts, known.revision, order, self.opened()) for part in range(parts)
+            PlanPart(self.stream, batch, part, parts, known.revision, order, self.opened(), known.kind)
+            for part in range(parts)
         ]
 
     def _resume(self, batch: int) -> Planned:
@@ -153,7 +159,7 @@ class QueueStreamReader(LimitedStreamReader):
             poison_after=limit,
             blame=self.options.poison_blame,
         )
-        known = Planned(int(answer["rows"]), int(answer["revision"]))
+        known = _planned(answer)
         self._known = {batch: known}
         if answer["left"]:
             if self._until is not None:
@@ -200,6 +206,7 @@ class ChangesStreamReader(LimitedStreamReader):
         if options.queue is None:
             raise InvalidArgument("mode changes is of a queue: name it with option queue")
         self._target: int | None = None  # AvailableNow: rounds that are left
+        self._kind: MessageType | None = None  # what the bodies are, as the newest answer has it
         self._limit: int | None = None  # rows that `maxBytesPerTrigger` holds, once there was a sample
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -223,7 +230,7 @@ class ChangesStreamReader(LimitedStreamReader):
                 vhost=self.server.vhost,
                 max_rows=self.rows_max(limit),
             )
-            end = int(answer["batch"])
+            end, self._kind = int(answer["batch"]), answer.get(MESSAGE_TYPE)
             if end != batch:
                 self._reported = (time.monotonic(), end)
                 return {"batch": end, "origin": self.origin}
@@ -257,7 +264,7 @@ class ChangesStreamReader(LimitedStreamReader):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         parts = max(PARTS, self.options.min_partitions or 1)
         return [
-            ChangePart(self.stream, batch, part, parts, change=1 if batch % 2 == 0 else -1)
+            ChangePart(self.stream, batch, part, parts, kind=self._kind, change=1 if batch % 2 == 0 else -1)
             for batch in range(self.place(start, "batch") + 1, self.place(end, "batch") + 1)
             for part in range(parts)
         ]

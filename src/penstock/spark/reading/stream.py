@@ -25,6 +25,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed
+from penstock.records.message_types import MESSAGE_TYPE
 from penstock.spark.reading.parts import ReplayPart
 from penstock.spark.remote import Remote, remote
 from penstock.wire.flight.tickets import BATCH_ROWS_MOST
@@ -269,7 +270,8 @@ class LogStreamReader(StreamReader):
                 raise PreconditionFailed(lost)
         asked: dict[str, object] = {name: value for name, value in found["asked"].items() if name != "vhost"}
         parts = [(int(x), int(y)) for x, y in found["parts"]]
-        return [ReplayPart(int(found["origin"]), x, y, i, asked=asked) for i, (x, y) in enumerate(parts)]
+        origin, kind = int(found["origin"]), found.get(MESSAGE_TYPE)
+        return [ReplayPart(origin, x, y, i, asked=asked, kind=kind) for i, (x, y) in enumerate(parts)]
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
         """How far the log goes, and how many messages of the topic are before the reader, where that is counted."""
