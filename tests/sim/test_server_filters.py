@@ -132,6 +132,7 @@ def test_a_connection_that_goes_while_its_messages_are_judged_leaves_nothing(lif
     sender.publish("a", LARGE)
     life.run()
     sender.lose()
+    life.run()
     aside.work_off()
     assert life.ready("a") == 0
     assert life.engine.bodies.partial.bytes == 0

@@ -179,6 +179,7 @@ def test_a_body_counts_when_its_header_announces_it() -> None:
     announce(other, 500_000)
     assert partial.bytes == 1_500_000
     other.lose()
+    life.turn()
     assert partial.bytes == 1_000_000
     for _ in range(10):
         client.send(frame(3, 1, b"y" * 100_000))
