@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
+import pytest
+
 from penstock.errors import LogBroken, NotFound, PenstockError
+from penstock.server.flight import followed
 from penstock.server.replaying.log_source import Follower, Rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.testing import Broker
 from penstock.testing.instance import Instance
+from penstock.wire.flight.commands import MESSAGES, select
 
 Q = Selection.topic("/", "", "q")
 
@@ -159,3 +165,25 @@ def test_pages_that_were_kept_for_one_are_no_part_of_what_comes_later() -> None:
         broker.command(lambda _: reader.step())
         assert past.bodies == [b"0", b"1", b"2"]
         assert slow.bodies == [b"0", b"1", b"2"]
+
+
+def test_a_page_is_made_a_batch_once_for_all_who_follow_with_the_same_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Mock(wraps=followed.message_batch)
+    monkeypatch.setattr(followed, "message_batch", made)
+    wide, narrow = (select(MESSAGES, columns) for columns in (("lsn", "topic", "time", "body"), ("lsn", "body")))
+    asked = [wide] * 20 + [narrow] * 20
+    with filled(0) as broker:
+        outlets = [followed.PageOutlet(7, lambda: 1 << 30) for _ in asked]
+        engine = instance_of(broker).engine
+        for outlet in outlets:
+            broker.command(lambda _, to=outlet: Follower(engine.replays.source(Q), to))
+        for number in range(3):
+            broker.publish("q", b"%d" % number)
+        for outlet in outlets:
+            outlet.ended(None)
+        pieces = [list(outlet.batches(schema, bool, bool)) for outlet, schema in zip(outlets, asked, strict=True)]
+    assert made.call_count == 2
+    rows = [[row for piece in some if not isinstance(piece, tuple) for row in piece.to_pylist()] for some in pieces]
+    assert [row["body"] for row in rows[0]] == [b"0", b"1", b"2"]
+    assert all(some == rows[0] for some in rows[:20])
+    assert all(some == [{"lsn": row["lsn"], "body": row["body"]} for row in rows[0]] for some in rows[20:])

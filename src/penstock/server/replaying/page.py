@@ -52,6 +52,7 @@ class Page:
     bodies: list[bytes]
     times: int | list[int]  # microseconds since the epoch; they never decrease
     size: int = 0  # bytes in memory, about
+    shown: tuple[tuple[int, int], pa.RecordBatch] | None = None  # what a door made of rows from an LSN on, so many
 
     def __len__(self) -> int:
         return len(self.bodies)
