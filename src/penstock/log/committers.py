@@ -18,11 +18,13 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import field
 from typing import Protocol, Self
 
 from penstock.log.disk import OsFile
 from penstock.log.writer import Appender, Commit
 from penstock.ports import File
+from penstock.records.dataclass import dataclass
 
 
 class Committer(Protocol):
@@ -96,27 +98,20 @@ class CommitThread:
                 return
 
 
+@dataclass(eq=False)
 class CommitHere:
     """Writes short commits where it is called, on the loop, and has them synced; the others are the thread's."""
 
-    def __init__(
-        self,
-        appender: Appender,
-        syncer: KernelSync,
-        readers: Readers,
-        thread: CommitThread,
-        finished: Callable[[Commit], None],
-        call_soon: Callable[[Callable[[], object]], object],
-    ) -> None:
-        """`finished` is called on the loop, after each commit that is not the thread's."""
-        self._appender = appender
-        self._syncer = syncer
-        self._readers = readers
-        self._thread = thread
-        self._finished = finished
-        self._call_soon = call_soon
-        self._syncing: Commit | None = None
-        readers.add_reader(syncer.fileno(), self._synced)
+    _appender: Appender
+    _syncer: KernelSync
+    _readers: Readers
+    _thread: CommitThread
+    _finished: Callable[[Commit], None]  # called on the loop, after each commit that is not the thread's
+    _call_soon: Callable[[Callable[[], object]], object]
+    _syncing: Commit | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._readers.add_reader(self._syncer.fileno(), self._synced)
 
     def post(self, commit: Commit) -> bool:
         """Write a short one; hand over any other."""

@@ -15,12 +15,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from itertools import islice
 
 from penstock.memory import Budget
 from penstock.memory.shelf import SHARE_MOST, HeadQueueCache, Line, PendingCache, TargetArea
 from penstock.memory.slab import HEADER_OVERHEAD, HEADER_SHARE, ROW_OVERHEAD, Piece, Slab, missing
 from penstock.records.chunks import Chunk, as_chunk, united
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic, measured
 from penstock.records.kinds import NO_ROUTE
 from penstock.records.message_bodies import WIDTH, listed
@@ -334,6 +336,7 @@ def nobody(_: int) -> Sequence[tuple[object, Line]]:
     return ()
 
 
+@dataclass(eq=False)
 class Parting:
     """Where the rows of a batch go that leaves the arrivals: to lists, to what is pending, to heads of queues, or
     nowhere.
@@ -343,31 +346,21 @@ class Parting:
     and when a batch has to go, say the caches.
     """
 
-    def __init__(
-        self,
-        takers: Takers,
-        budget: Budget,
-        arrivals: Arrivals,
-        area: TargetArea,
-        pending: PendingCache,
-        heads: HeadQueueCache,
-        lines: dict[int, Line],
-        high: Callable[[], int],
-    ) -> None:
-        """lines: of queues whose heads are kept.  high: the most bytes that a list holds directly."""
-        self.takers = takers
-        self.asked = 0  # queues that `needed` has asked, ever, and scattered rows by their weight
-        self._lines = lines
-        self._budget = budget
-        self._arrivals = arrivals
-        self._area = area
-        self._pending = pending
-        self._heads = heads
-        self._high = high
-        self._idle_routes: set[int] = set()  # whose queues want no body at present
-        self._parted = 0
-        self._placed = 0  # how often a queue was given its rows of a batch
-        self._last = 0  # how often that may be before nothing more is kept
+    takers: Takers
+    _budget: Budget
+    _arrivals: Arrivals
+    _area: TargetArea
+    _pending: PendingCache
+    _heads: HeadQueueCache
+    _lines: dict[int, Line]  # of queues whose heads are kept
+    _high: Callable[[], int]  # the most bytes that a list holds directly
+    asked: int = field(
+        default=0, init=False
+    )  # queues asked by `needed`, ever, and scattered rows by their weight
+    _idle_routes: set[int] = field(default_factory=set[int], init=False)  # whose queues want no body at present
+    _parted: int = field(default=0, init=False)
+    _placed: int = field(default=0, init=False)  # how often a queue was given its rows of a batch
+    _last: int = field(default=0, init=False)  # how often that may be before nothing more is kept
 
     def begin(self) -> None:
         """A shrinking begins, in which `PLACED_MOST` queues are given rows."""

@@ -280,15 +280,9 @@ DELETE_USERS = Operation(
     action=False, missing=RABBITMQ,
 )  # fmt: skip
 HASH_PASSWORD = Operation(
-    "hash_password",
-    hash_of,
-    "look",
-    "password: as definitions have it",
-    LOGIN,
-    (text("password"),),
-    action=False,
+    "hash_password", hash_of, "look", "password: as definitions have it", LOGIN, (text("password"),), action=False,
     missing=RABBITMQ,
-)
+)  # fmt: skip
 PERMISSIONS = Operation(
     "permissions", permissions, "list", "user, vhost: what users may do in which vhosts", ADMINISTERS,
     (text("user"), text("vhost")), key="permissions", sdk="permissions", cli="user list-permissions",

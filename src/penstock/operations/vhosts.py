@@ -250,15 +250,9 @@ SET_VALUE = Operation(
     (name("name"), Field("value", "value")), action=False, missing=RABBITMQ,
 )  # fmt: skip
 DELETE_VALUE = Operation(
-    "value_delete",
-    delete_value,
-    "change",
-    "name: forget it",
-    ADMINISTERS,
-    (name("name"),),
-    action=False,
+    "value_delete", delete_value, "change", "name: forget it", ADMINISTERS, (name("name"),), action=False,
     missing=RABBITMQ,
-)
+)  # fmt: skip
 
 
 def ruling(body: Body) -> Right:

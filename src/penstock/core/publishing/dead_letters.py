@@ -167,33 +167,25 @@ Buried: TypeAlias = "tuple[Letter, list[Prepared]]"
 """Messages that end together, and what they become."""
 
 
+@dataclass(eq=False)
 class DeadLetters:
     """Writes the group that ends messages of a queue."""
 
-    def __init__(
-        self,
-        outbox: Outbox[Effect],
-        publisher: Publisher,
-        rules: Rules,
-        hops: Hops,
-        find_topic: Find,
-        interning: Interning,
-        origin: int,
-        instance: str,
-    ) -> None:
-        self._outbox = outbox
-        self._publisher = publisher
-        self._rules = rules
-        self._hops = hops
-        self._find_topic = find_topic
-        self._interning = interning
-        self._origin = origin
-        self._instance = instance
-        publisher.bury = self.refused
-        publisher.letters_to = self._topics_of_refused
-        self.letters = Marks()  # rows that the server wrote as dead letters
-        self.without_place = 0  # letters that a target had no room for, each time they were tried
-        self.counts: dict[str, int] = {}  # messages that became a dead letter in this process, by AMQP's reason
+    _outbox: Outbox[Effect]
+    _publisher: Publisher
+    _rules: Rules
+    _hops: Hops
+    _find_topic: Find
+    _interning: Interning
+    _origin: int
+    _instance: str
+    letters: Marks = field(default_factory=Marks, init=False)  # rows that the server wrote as dead letters
+    without_place: int = field(default=0, init=False)  # letters that a target had no room for, each time tried
+    counts: dict[str, int] = field(default_factory=dict[str, int], init=False)  # died in this process, by AMQP's reason
+
+    def __post_init__(self) -> None:
+        self._publisher.bury = self.refused
+        self._publisher.letters_to = self._topics_of_refused
 
     def prepare(self, now: Now, queue: Queue, rows: Rows, letter: Letter) -> list[Prepared]:
         """What these messages become, in the order they died; nothing is written yet."""
