@@ -354,9 +354,7 @@ class Parting:
     _heads: HeadQueueCache
     _lines: dict[int, Line]  # of queues whose heads are kept
     _high: Callable[[], int]  # the most bytes that a list holds directly
-    asked: int = field(
-        default=0, init=False
-    )  # queues asked by `needed`, ever, and scattered rows by their weight
+    asked: int = field(default=0, init=False)  # queues asked by `needed`, ever, and scattered rows by their weight
     _idle_routes: set[int] = field(default_factory=set[int], init=False)  # whose queues want no body at present
     _parted: int = field(default=0, init=False)
     _placed: int = field(default=0, init=False)  # how often a queue was given its rows of a batch

@@ -268,7 +268,7 @@ def test_exclusive_queues_end_with_their_connection(world: World) -> None:
     queue = world.declare("mine", exclusive_to=me)
     world.core.bind(world.now, "/", "amq.fanout", "mine", "queue", "")
     consumer = world.subscribe(queue)
-    world.core.end_exclusive(world.now, me)
+    world.core.end_exclusive(world.now, me, 100)
     world.turn()
     assert world.cancelled == [consumer]
     assert world.core.queues() == []

@@ -189,6 +189,6 @@ def test_exclusive_queues_end_with_their_connection_alone() -> None:
     for number in range(4):
         holder = (mine, other)[number % 2]
         world.core.declare_queue(world.now, "/", f"q{number}", QueueSettings(), exclusive_to=holder)
-    world.core.end_exclusive(world.now, mine)
-    world.core.end_exclusive(world.now, mine)
+    world.core.end_exclusive(world.now, mine, 100)
+    world.core.end_exclusive(world.now, mine, 100)
     assert [queue.name for queue in world.core.queues()] == ["q1", "q3"]
