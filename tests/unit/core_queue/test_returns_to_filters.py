@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.effects import Scan, Verb
-from penstock.core.queue.dispatching import recalled
+from penstock.core.queue.dispatching import filtering, recalled
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.joining import replace
 from penstock.core.queue.dispatching.recalled import Recalled
@@ -255,6 +256,8 @@ def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
             st.tuples(st.just("put"), st.sets(st.integers(1, 60), min_size=1, max_size=9), st.sampled_from([0, 0, 70])),
             st.tuples(st.just("left"), st.sets(st.integers(1, 60), min_size=1, max_size=9), st.just(0)),
             st.tuples(st.just("look"), st.just(set[int]()), st.integers(1, 5)),
+            st.tuples(st.just("put each"), st.sets(st.integers(1, 60), min_size=1, max_size=9), st.just(0)),
+            st.tuples(st.just("move"), st.just(set[int]()), st.integers(1, 5)),
         ),
         max_size=30,
     ),
@@ -281,10 +284,20 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
                 for lsn in lsns:
                     there.pop(lsn, None)
                 assert some.left(as_chunk(sorted(lsns))) == (first != min(there.values(), default=None))
+            elif what == "put each":  # of each message a place of its own, or none
+                keys = {lsn: some.key(lsn, lsn % 3 and 100 - lsn) for lsn in lsns - there.keys()}
+                new = sorted(keys, key=keys.__getitem__)
+                if new:
+                    some.put_in_order(new, [lsn % 3 and 100 - lsn for lsn in new])
+                    there.update(keys)
             elif (piece := some.next(number)) is not None:
                 seen = list(some.living(piece))
                 assert seen
                 assert min(there.values()) == there[seen[0]]
+                if what == "move":  # to somebody else, who knows where each stands
+                    other = PriorityRecalled(ranks) if ranked else Recalled()
+                    other.put_of(piece, as_chunk(sorted(seen)[::2]))
+                    assert other.first(100) == sorted(there[lsn] for lsn in sorted(seen)[::2])
                 some.cut(piece, max(seen))
                 for lsn in seen:
                     del there[lsn]
@@ -293,6 +306,21 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
             assert all(some.has(lsn) == (lsn in there) for lsn in range(1, 61))
     finally:
         recalled.GONE_MOST = before
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_priority": 3}])
+def test_what_became_due_each_in_its_own_moment_is_looked_at_many_at_once(settings: dict[str, int]) -> None:
+    """By a filter that comes when it waits, whose matches go in the order in which they became due."""
+    q = House(0, **settings)
+    due = random.Random(1).sample(range(3000), 3000)
+    for number in due:
+        (lsn,) = q.publish(not_before=[q.time + 1 + number])
+        q.bodies[lsn] = b"%c%d" % (b"ab"[number % 2], number)
+    for _ in due:
+        q.advance(1)
+    wanting = q.wanting("a", backlog=50)
+    assert q.got(wanting) == [*range(0, 100, 2)]
+    assert len(q.scans) <= 2 * 3000 // filtering.RECHECK
 
 
 @pytest.mark.parametrize("limit", [{"max_length": 1}, {"ring_size": 1}])

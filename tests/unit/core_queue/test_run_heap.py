@@ -112,6 +112,12 @@ def test_every_reader_tells_what_is_there(kind: str, loose: int, alike: int, mon
                 assert heap.next_ones(5) == [key(lsn) for lsn in order[:5]]
             if isinstance(heap, Returned):
                 assert sorted(heap.present(wanted)) == sorted(key(lsn) for lsn in wanted if lsn in there)
+                heads = {lsn for lsn, (_, place, _) in there.items() if place >= HEAD}
+                assert sorted(lsn for run in heap.heads() for lsn in run.chunk) == sorted(heads)
+                others = sorted(key(lsn) for lsn in there if lsn not in heads)
+                read = chance.choice(others or [(0, 0)])
+                told = {lsn for run in heap.behind(read, 3) for lsn in run.chunk}
+                assert told.issuperset([lsn for at, lsn in others if (at, lsn) > read][:3])
 
 
 @pytest.mark.parametrize("kind", ["returned", "retries"])
@@ -134,6 +140,9 @@ def test_of_many_that_have_nothing_in_common_a_step_looks_at_few(kind: str, monk
         assert heap.lowest() >= 1
     assert len(lsns([*heap.pieces()])) == heap.count
     assert len(heap.next_ones(100)) == 100
+    if isinstance(heap, Returned):
+        assert not heap.heads()
+        assert len([*heap.behind((60_000, 0), 10)]) <= run_heap.LOOSE_MOST + 10
     columns = heap.copies()[1]
     assert sum(len(one.lsns) for one in columns) > 15_000
     assert len(made) <= 2 * run_heap.LOOSE_MOST, "there are not more than this beside the rows"

@@ -45,7 +45,7 @@ def browse_all(queue: Contents, sink: Sink, budget: int) -> None:
 def browse(queue: Contents, sink: Sink, consumer: Consumer, count: int) -> int:
     """Send up to so many of those behind the consumer's place; how many there were."""
     sent = 0
-    for place, chunk in _unread(queue, consumer):
+    for place, chunk in _unread(queue, consumer, count):
         if sent >= count:
             break
         part = chunk[: count - sent]
@@ -74,15 +74,16 @@ def newest(queue: Contents) -> int:
     return max((chunk[-1] for chunk in chunks), default=0)
 
 
-def _unread(queue: Contents, consumer: Consumer) -> Iterator[tuple[int, Chunk]]:
-    """What is ready and unread, in order: chunks, each with the place of its messages; 0 is their own."""
-    heads = [run for run in queue.returned.runs() if run.place >= HEAD]
-    heads.sort(key=queue.returned.key)  # parts of what entered together have one place
-    for run in heads:
+def _unread(queue: Contents, consumer: Consumer, count: int) -> Iterator[tuple[int, Chunk]]:
+    """The first so many that are ready and unread, in order: chunks, each with the place of its messages.
+
+    0 is their own; there may be more of them.
+    """
+    for run in queue.returned.heads():  # parts of what entered together have one place
         chunk = run.chunk if not consumer.heads else as_chunk([lsn for lsn in run.chunk if lsn not in consumer.heads])
         if len(chunk):
             yield run.place, chunk
-    yield from _behind(queue, consumer.read)
+    yield from _behind(queue, consumer.read, count)
 
 
 def _note(queue: Contents, consumer: Consumer, part: Chunk) -> None:
@@ -90,15 +91,15 @@ def _note(queue: Contents, consumer: Consumer, part: Chunk) -> None:
     heads = consumer.heads = consumer.heads or set()
     heads.update(part)
     if len(heads) > 2 * queue.ready:
-        heads.intersection_update([lsn for run in queue.returned.runs() if run.place >= HEAD for lsn in run.chunk])
+        heads.intersection_update([lsn for run in queue.returned.heads() for lsn in run.chunk])
 
 
-def _behind(queue: Contents, read: Key) -> Iterator[tuple[int, Chunk]]:
+def _behind(queue: Contents, read: Key, count: int) -> Iterator[tuple[int, Chunk]]:
     """The same of what stands behind a place, and not at the head."""
     heap: list[tuple[Key, int, Chunk]] = []
     for chunk in queue.main.chunks():
         _enter(heap, 0, chunk[bisect_right(chunk, read[0]) :])
-    for run in queue.returned.runs():
+    for run in queue.returned.behind(read, count):
         if run.place >= HEAD or (run.place and run.place < read[0]):
             continue
         if run.place:

@@ -115,8 +115,8 @@ class Targets:
         targets = self.lists.get(filter.text)
         if targets is None:
             targets = self.lists[filter.text] = self._new(filter, main)
-            for run in returned.runs():
-                targets.recheck.put(run.chunk, self.place_of(run))
+            for lsns, places in returned.in_order():
+                targets.recheck.put_in_order(lsns, places)
                 self._rechecking[targets] = None
         targets.consumers.append(consumer)
         return targets
@@ -433,7 +433,7 @@ class Targets:
                 continue
             if self._is_full(targets, self._recheck.head()):
                 piece.aside += (targets,)
-                targets.recheck.put(chunk, piece.place)
+                targets.recheck.put_of(piece, chunk)
                 self._rechecking[targets] = None
             else:
                 out.append(targets)
@@ -441,10 +441,8 @@ class Targets:
 
     def _is_full(self, targets: TargetList, key: Key | None) -> bool:
         """Whether a list has enough of what came back, and something that stands before this."""
-        if targets.back.count < self.most or key is None:
-            return False
-        first = targets.back.head()
-        return first is not None and first < key
+        first = targets.back.head() if targets.back.count >= self.most else None
+        return first is not None and key is not None and first < key
 
     def _scan(self, look: Look, sink: Sink) -> None:
         self._serial += 1
@@ -495,6 +493,7 @@ class Targets:
         for targets, lsns in zip(look.lists, found, strict=True):
             mine = [lsn for lsn in lsns if lsn in living]
             if mine and self.lists.get(targets.filter.text) is targets:
-                self.recall(targets, as_chunk(mine), piece.place)
+                targets.back.put_of(piece, as_chunk(mine))
+                self._recalling[targets] = self.awake[targets] = None
         source.cut(piece, upto)
         self._go_on()

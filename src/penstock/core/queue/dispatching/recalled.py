@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from penstock.core.queue.order.runs import Key
-from penstock.core.state.lsns import to_array
+from penstock.core.state.lsns import Ints, to_array
 from penstock.records.chunks import Chunk
 
 GONE_MOST = 4096
@@ -21,17 +21,27 @@ GONE_MOST = 4096
 
 
 class Piece:
-    """Messages that share a place, or stand each at its own LSN, in the order of the queue."""
+    """Messages in the order of the queue."""
 
-    __slots__ = ("aside", "at", "born", "by", "lsns", "place")
+    __slots__ = ("aside", "at", "born", "by", "lsns", "places")
 
-    def __init__(self, lsns: Sequence[int], place: int, by: object, born: int) -> None:
+    def __init__(self, lsns: Sequence[int], places: Sequence[int] | int, by: object, born: int) -> None:
         self.lsns = lsns
         self.at = 0  # those before it are gone
-        self.place = place  # a number that sorts; 0: their own LSNs
+        self.places = places  # of all, or of each: numbers that sort; 0: their own LSNs
         self.by = by  # the list that has no need to look: it gave them out, and wants them
         self.born = born  # how many lists there had been
         self.aside: tuple[object, ...] = ()  # lists that were full, and keep it to look at later
+
+    def place(self, at: int) -> int:
+        """That of one of them."""
+        return self.places if isinstance(self.places, int) else self.places[at]
+
+    def keep(self, some: Ints) -> None:
+        """Those of these numbers, and no others."""
+        self.lsns, self.at = to_array(np.array(self.lsns, dtype=np.int64)[some]), 0
+        if not isinstance(self.places, int):
+            self.places = to_array(np.array(self.places, dtype=np.int64)[some])
 
 
 class Recalled:
@@ -58,17 +68,35 @@ class Recalled:
 
     # -- what comes and goes
 
+    def put_in_order(self, lsns: Sequence[int], places: Sequence[int] | int) -> None:
+        """These are ready, in the order of the queue; the place of all or of each as `put` has it."""
+        self._forget_that_they_left(lsns)
+        self._push(Piece(lsns, places, None, 0))
+
+    def put_of(self, piece: Piece, lsns: Chunk) -> None:
+        """Some of a piece of another, ascending."""
+        if isinstance(piece.places, int):
+            self.put(lsns, piece.places)
+            return
+        self._forget_that_they_left(lsns)
+        some = Piece(piece.lsns, piece.places, None, 0)
+        some.keep(np.flatnonzero(np.isin(np.array(piece.lsns, dtype=np.int64)[piece.at :], lsns)) + piece.at)
+        self._push(some)
+
     def put(self, chunk: Chunk, place: int, by: object = None, born: int = 0) -> None:
         """These came back, ascending.  place: `Run.where`, or 0."""
-        if self._gone and not self._gone.isdisjoint(chunk):
-            self._sweep()
+        self._forget_that_they_left(chunk)
         for lsns in self.cuts(chunk, place):
             self._push(Piece(lsns, place, by, born))
+
+    def _forget_that_they_left(self, lsns: Sequence[int]) -> None:
+        if self._gone and not self._gone.isdisjoint(lsns):
+            self._sweep()
 
     def _push(self, piece: Piece) -> None:
         self._serial += 1
         self.count += len(piece.lsns)
-        heappush(self._heap, (self.key(piece.lsns[0], piece.place), self._serial, piece))
+        heappush(self._heap, (self.key(piece.lsns[0], piece.place(0)), self._serial, piece))
 
     def left(self, chunk: Chunk) -> bool:
         """These are ready no more; whether another one is the first."""
@@ -96,11 +124,11 @@ class Recalled:
         self._heap, self.count = [], 0
         for piece in pieces:
             lsns = np.array(piece.lsns[piece.at :], dtype=np.int64)
-            piece.lsns, piece.at = to_array(lsns[~np.isin(lsns, gone)]), 0
+            piece.keep(np.flatnonzero(~np.isin(lsns, gone)) + piece.at)
             if len(piece.lsns):
                 self._serial += 1
                 self.count += len(piece.lsns)
-                self._heap.append((self.key(piece.lsns[0], piece.place), self._serial, piece))
+                self._heap.append((self.key(piece.lsns[0], piece.place(0)), self._serial, piece))
         heapify(self._heap)
 
     # -- what is there
@@ -119,7 +147,7 @@ class Recalled:
             if at == len(lsns):
                 heappop(heap)
                 continue
-            key = self.key(lsns[at], piece.place)
+            key = self.key(lsns[at], piece.place(at))
             if key == told:
                 return key
             heapreplace(heap, (key, serial, piece))
@@ -143,7 +171,8 @@ class Recalled:
         return next(merge(*others), None)
 
     def _keys(self, piece: Piece) -> Iterator[Key]:
-        return (self.key(lsn, piece.place) for lsn in self.living(piece))
+        lsns, gone = piece.lsns, self._gone
+        return (self.key(lsns[at], piece.place(at)) for at in range(piece.at, len(lsns)) if lsns[at] not in gone)
 
     def has(self, lsn: int) -> bool:
         """Whether this one is there."""
@@ -158,7 +187,8 @@ class Recalled:
         piece = self._heap[0][2]
         if len(piece.lsns) - piece.at > most:
             end = piece.at + most
-            rest = Piece(piece.lsns[end:], piece.place, piece.by, piece.born)
+            all_of = piece.places
+            rest = Piece(piece.lsns[end:], all_of if isinstance(all_of, int) else all_of[end:], piece.by, piece.born)
             rest.aside = piece.aside
             self.count -= len(rest.lsns)
             piece.lsns = piece.lsns[:end]
@@ -169,6 +199,9 @@ class Recalled:
         """Those of a piece up to this LSN are none of its business any more."""
         before = len(piece.lsns) - piece.at
         done = [lsn for lsn in islice(piece.lsns, piece.at, None) if lsn <= upto]
-        piece.lsns, piece.at = [lsn for lsn in islice(piece.lsns, piece.at, None) if lsn > upto], 0
+        if len(done) == before:
+            piece.lsns, piece.at = (), 0
+        else:
+            piece.keep(np.flatnonzero(np.array(piece.lsns[piece.at :], dtype=np.int64) > upto) + piece.at)
         self._gone.difference_update(done)
         self.count -= before - len(piece.lsns)

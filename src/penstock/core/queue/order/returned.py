@@ -15,10 +15,11 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ints, Ranks
 from penstock.core.queue.order.run_heap import RunHeap
-from penstock.core.queue.order.runs import END, NEVER, Key, Run, all_within, packed, view
+from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, all_within, packed, view
 from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.order.standing import LOW, SINGLY, place_of
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 from penstock.records.kinds import HEAD
 
@@ -31,6 +32,32 @@ class Returned(RunHeap):
     def stands(self, run: Run) -> int | None:
         """Its place."""
         return run.where if run.place else None
+
+    def in_order(self) -> Iterator[tuple[Sequence[int], Sequence[int] | int]]:
+        """All of it, each part in the order of the queue: LSNs, and the place of all or of each; 0: its own LSN."""
+        small = list[tuple[Key, int]]()
+        for run in self.heaped():
+            stands = self.stands(run)
+            if len(run.chunk) < SMALL:
+                small += (((lsn if stands is None else stands, lsn), stands or 0) for lsn in run.chunk)
+            else:
+                yield run.chunk, stands or 0
+        if small:
+            small.sort()
+            yield [lsn for (_, lsn), _ in small], [place for _, place in small]
+        if self._scattered is not None:
+            yield from self._scattered.in_order()
+
+    def heads(self) -> list[Run]:
+        """What entered a ring at its head, in order."""
+        runs = self.runs() if self._scattered is not None and self._scattered.head()[0] < 0 else self.heaped()
+        return sorted((run for run in runs if run.place >= HEAD), key=self.key)
+
+    def behind(self, key: Key, count: int) -> Iterator[Run]:
+        """The first so many at least that stand behind a key and entered at no head, and some others; in no order."""
+        yield from self.heaped()
+        if self._scattered is not None:
+            yield from self._scattered.behind(key, count)
 
     def present(self, wanted: Chunk) -> list[Key]:
         """Where those of the wanted that are here stand."""
@@ -257,6 +284,19 @@ class PriorityReturned(Returned):
         deadlines = np.array([like.deadline for like in self._likes], dtype=np.int64)
         places = np.where(places == lsns, heads[numbers], places)
         return [], [Told(lsns, places, deadlines[numbers], numbers, [like.tally for like in self._likes])]
+
+    def in_order(self) -> Iterator[tuple[Sequence[int], Sequence[int] | int]]:
+        """All of it, each part in the order of the queue."""
+        for _, places, lsns, _ in self._rows.blocks():
+            yield to_array(lsns), to_array(np.where(places == lsns, 0, places))
+
+    def heads(self) -> list[Run]:
+        """What entered a ring at its head, before there were priorities."""
+        return sorted((run for run in self.runs() if run.place >= HEAD), key=self.key)
+
+    def behind(self, key: Key, count: int) -> Iterator[Run]:
+        """Whatever is here."""
+        return self.runs()
 
     def among(self, wanted: Chunk) -> list[Run]:
         """Those of the wanted that are here, in no order; they stay."""

@@ -92,8 +92,7 @@ class RunHeap(ABC):
 
     def _make_fewer(self) -> None:
         """Join small runs that have all in common, if many are alike; the others go into rows, if they are many."""
-        runs = (entry[3] for entry in self._heap)
-        kept = joined(runs) if self._loose > ALIKE * len(self._kinds) else [*runs]
+        kept = joined(self.heaped()) if self._loose > ALIKE * len(self._kinds) else [*self.heaped()]
         small = [run for run in kept if len(run.chunk) < SMALL]
         if 2 * len(small) > LOOSE_MOST:
             if self._scattered is None:
@@ -139,28 +138,32 @@ class RunHeap(ABC):
             out += self._scattered.first(count)
         return sorted(out)[:count]
 
+    def heaped(self) -> Iterator[Run]:
+        """What does not stand in rows, in no order."""
+        return (entry[3] for entry in self._heap)
+
     def runs(self) -> Iterator[Run]:
         """What is here, in no order."""
-        yield from (entry[3] for entry in self._heap)
+        yield from self.heaped()
         if self._scattered is not None:
             yield from self._scattered.runs()
 
     def pieces(self) -> Iterator[Chunk]:
         """The LSNs of all, as ascending chunks that will not change: cheaper than runs."""
-        yield from (entry[3].chunk for entry in self._heap)
+        yield from (run.chunk for run in self.heaped())
         if self._scattered is not None:
             yield from self._scattered.pieces()
 
     def copies(self) -> tuple[list[Run], list[Told]]:
         """The same with all that is known of them, as runs and as columns."""
-        runs = [entry[3].copy() for entry in self._heap]
+        runs = [run.copy() for run in self.heaped()]
         return runs, [] if self._scattered is None else [self._scattered.told()]
 
     def among(self, wanted: Chunk) -> list[Run]:
         """Those of the wanted that are here, in no order; they stay."""
         if not self.count or not len(wanted):
             return []
-        out = sift_runs((entry[3] for entry in self._heap), wanted)[0]
+        out = sift_runs(self.heaped(), wanted)[0]
         return out if self._scattered is None else out + self._scattered.among(wanted)
 
     # -- out
@@ -193,7 +196,7 @@ class RunHeap(ABC):
         """Take those of the wanted that are here, in the order of their keys."""
         if not self.count or not len(wanted):
             return []
-        out, left = sift_runs((entry[3] for entry in self._heap), wanted)
+        out, left = sift_runs(self.heaped(), wanted)
         if out:
             self._fill(left)
         if self._scattered is not None:

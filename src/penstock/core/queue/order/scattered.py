@@ -6,7 +6,7 @@ thousand rows a step; nothing looks at them one by one but whoever takes them.  
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.runs import Key, Run, packed
 from penstock.core.queue.order.sorted_rows import Ints, Row, SortedRows
 from penstock.core.queue.settling.attempts import Tally
+from penstock.core.state.lsns import to_array
 from penstock.records.chunks import Chunk
 
 
@@ -92,6 +93,15 @@ class Scattered:
     def pieces(self) -> Sequence[Chunk]:
         """The LSNs of all, as chunks that will not change."""
         return self._rows.pieces()
+
+    def in_order(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """LSNs in the order of their keys, and of each the key where it has a place; 0: it stands at its LSN."""
+        for keys, lsns, places, *_ in self._rows.blocks():
+            yield to_array(lsns), to_array(np.where(places == 0, 0, keys))
+
+    def behind(self, key: Key, count: int) -> list[Run]:
+        """The first so many that stand behind a key, in order; they stay."""
+        return self._as_runs(self._rows.after(key, count))
 
     def told(self) -> Told:
         """All of it."""
