@@ -183,7 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model = Model(settings)
 
     def teardown(self) -> None:
-        for change in self.changes:
+        for change in reversed(self.changes):  # some change one name twice
             change.stop()
 
     @property
