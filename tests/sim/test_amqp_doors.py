@@ -16,7 +16,7 @@ from choices import EFFORT, SEED
 from penstock.config.settings import User
 from penstock.errors import NotFound
 from penstock.log.simdisk import SimDisk
-from penstock.server.amqp import way
+from penstock.server.amqp import hosted, way
 from penstock.server.amqp.door import Reading
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.amqp.way import Down, Up
@@ -415,6 +415,24 @@ async def test_a_login_whose_door_ends_meanwhile_is_judged_here_for_others_that_
             break
     assert [type(one) for one in clients[1].got] == [m.ConnectionStart, m.ConnectionTune]
     logins.close()
+
+
+@pytest.mark.parametrize("few", [0, 16], ids=["runs", "rows"])
+def test_a_publish_of_more_topics_than_a_door_numbers_brings_each_message_to_its_own(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosted, "TARGETS_MOST", 5)
+    monkeypatch.setattr(hosted, "FEW", few)
+    life, names = Life(SimDisk(), clock(), apart=True), [f"q{n}" for n in range(12)]
+    life.declare(*names)
+    client, rng, sent = life.client(confirm=True), random.Random(SEED), Counter[str]()
+    for _ in range(100):
+        keys = rng.choices(names[: rng.choice((2, 6, 12))], k=rng.randint(1, 16))
+        client.send(b"".join(message(b"to " + key.encode(), key) for key in keys))
+        sent.update(keys)
+        life.run()
+    assert not client.closed
+    assert {name: life.contents(name) for name in names} == {key: [f"to {key}".encode()] * n for key, n in sent.items()}
 
 
 def test_a_connection_at_rest_takes_little_in_the_core() -> None:

@@ -295,10 +295,24 @@ class Hosted:
                 host.gathered.message(self, self.place_of(run.target_of(row)), run.properties_of(row), body)
             return
         for low in range(0, count, way.ROWS_MOST):
-            high = min(count, low + way.ROWS_MOST)
-            some = run.part(low, high)
-            places = [self.place_of(target) for target in each(some.targets, 1)]
-            host.add(way.run_pieces(self.number, run.channel, places, some.properties, some.bodies))
+            self._say(run.part(low, min(count, low + way.ROWS_MOST)))
+
+    def _say(self, run: events.PublishRun) -> None:
+        """Messages as a frame; where the numbers of targets begin anew those before that go ahead, by the old ones."""
+        places, targets = list[int](), each(run.targets, 1)
+        if len(self.targets) + len(targets) > TARGETS_MOST:
+            for row, target in enumerate(targets):
+                if places and len(self.targets) >= TARGETS_MOST and target not in self.targets:
+                    self._add(run.part(row - len(places), row), places)
+                    places = []
+                places.append(self.place_of(target))
+            run = run if len(places) == len(targets) else run.part(len(targets) - len(places), len(targets))
+        else:
+            places = [self.place_of(target) for target in targets]
+        self._add(run, places)
+
+    def _add(self, run: events.PublishRun, places: Sequence[int]) -> None:
+        self._host.add(way.run_pieces(self.number, run.channel, places, run.properties, run.bodies))
 
     def place_of(self, target: events.Target) -> int:
         """The number under which the core knows a target."""
