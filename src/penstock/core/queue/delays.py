@@ -202,7 +202,7 @@ class Retries(RunHeap):
     __slots__ = ()
 
     def stands(self, run: Run) -> int:
-        """When it is due."""
+        """When its back-off ends, in microseconds of wall time."""
         return run.deadline
 
     def below(self, run: Run, limit: Key) -> int:

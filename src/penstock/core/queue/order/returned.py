@@ -30,7 +30,7 @@ class Returned(RunHeap):
     __slots__ = ()
 
     def stands(self, run: Run) -> int | None:
-        """Its place."""
+        """Its place as a number that sorts; None: each of its messages at its own LSN."""
         return run.where if run.place else None
 
     def in_order(self) -> Iterator[tuple[Sequence[int], Sequence[int] | int]]:
@@ -295,7 +295,7 @@ class PriorityReturned(Returned):
         return sorted((run for run in self.runs() if run.place >= HEAD), key=self.key)
 
     def behind(self, key: Key, count: int) -> Iterator[Run]:
-        """Whatever is here."""
+        """All that came back, wherever it stands."""
         return self.runs()
 
     def among(self, wanted: Chunk) -> list[Run]:

@@ -207,7 +207,7 @@ class RunHeap(ABC):
         return out
 
     def _left(self, runs: list[Run]) -> list[Run]:
-        """These left the rows."""
+        """The same; where nothing stands in rows any more there are none."""
         if self._scattered is not None and not self._scattered.count:
             self._scattered = None
         return runs

@@ -42,7 +42,7 @@ class Scattered:
 
     @property
     def count(self) -> int:
-        """Messages that are here."""
+        """How many messages stand in the rows."""
         return self._rows.count
 
     # -- in
@@ -104,7 +104,7 @@ class Scattered:
         return self._as_runs(self._rows.after(key, count))
 
     def told(self) -> Told:
-        """All of it."""
+        """All of it, with what is known of each message."""
         _, lsns, places, deadlines, numbers = self._rows.columns()
         return Told(lsns, places, deadlines, numbers, tuple(self._tallies))
 
