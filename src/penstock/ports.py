@@ -121,7 +121,11 @@ def replace_whole(disk: Disk, name: str, data: bytes, aside: str = "") -> None:
     disk.sync_folder(name.rpartition("/")[0])
 
 
-def read_whole(disk: Disk, name: str) -> bytes:
-    """All of a file.  OSError."""
+SMALL = 4096
+"""Bytes of a small file: what is longer is none that we wrote."""
+
+
+def read_whole(disk: Disk, name: str, most: int | None = None) -> bytes:
+    """All of a file, or its first bytes where it has more than `most`.  OSError."""
     with closing(disk.open(name, readonly=True)) as file:
-        return file.pread(file.size(), 0)
+        return file.pread(file.size() if most is None else min(file.size(), most), 0)

@@ -12,7 +12,7 @@ import pytest
 from choices import spread
 from penstock.core.effects import DeliverEach, Effect, delivered
 from penstock.core.outbox import Outbox
-from penstock.core.queue.order.runs import Run
+from penstock.core.queue.order.runs import Lane, Run
 from penstock.core.queue.settling.attempts import ONCE
 from penstock.core.queue.settling.leases import Leases
 from penstock.expr import compile_filter
@@ -177,3 +177,24 @@ def test_what_failed_to_be_added_does_not_count(scattered: bool) -> None:
     assert not missing
     assert not left
     assert leases.count == 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_an_ack_finds_its_lease_at_once_in_whatever_order_they_were_granted(
+    length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As priorities give them out: each grant lies before, or around, those of before."""
+    looked, take, add = list[object](), Lane.take, Lane.add
+    monkeypatch.setattr(Lane, "take", lambda *given: looked.append(0) or take(*given))
+    monkeypatch.setattr(Lane, "add", lambda *given: looked.append(0) or add(*given))
+    leases, count = Leases(), 2000
+    for at in reversed(range(count)):
+        lsns = array("q", [at + 1 + part * count for part in range(length)])
+        leases.add(Run(lsns, False, ONCE, place=at + 1, deadline=7))
+    for lsn in random.Random(1).sample(range(1, length * count + 1), length * count):
+        (run,), missing = leases.take(range(lsn, lsn + 1))
+        assert list(run.chunk) == [lsn]
+        assert not missing
+        assert run.place == (lsn - 1) % count + 1
+    assert not leases.count
+    assert len(looked) < 10 * count

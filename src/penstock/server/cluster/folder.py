@@ -8,7 +8,8 @@ from typing import NamedTuple
 import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged, told_as
-from penstock.ports import Disk, read_whole, replace_whole
+from penstock.ports import SMALL, Disk, read_whole, replace_whole
+from penstock.replication.register import BYTES_MOST
 from penstock.wire.fields import Fields, read_json
 
 NAME = "cluster.json"
@@ -32,7 +33,7 @@ def read(disk: Disk) -> Known | None:
     if NAME not in disk.list():
         return None
     with told_as(LogDamaged, f"{NAME} is not as a member writes it: ", instead=InvalidArgument):
-        fields = Fields(NAME, read_json(read_whole(disk, NAME), NAME))
+        fields = Fields(NAME, read_json(read_whole(disk, NAME, SMALL), NAME))
         found = Known(
             fields.optional_text("cluster") or "", fields.name("member"), fields.number("highest_term"),
             fields.number("starts"), fields.flag("intact", default=True), fields.flag("listed"),
@@ -52,7 +53,7 @@ def write(disk: Disk, known: Known) -> None:
 
 def read_rival(disk: Disk) -> bytes | None:
     """A copy of the register that went on without this member's, as it was kept."""
-    return read_whole(disk, RIVAL) if RIVAL in disk.list() else None
+    return read_whole(disk, RIVAL, BYTES_MOST) if RIVAL in disk.list() else None
 
 
 def write_rival(disk: Disk, data: bytes) -> None:

@@ -16,7 +16,7 @@ import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged, told_as
 from penstock.log.archive.manifest import AGAIN
-from penstock.ports import Disk, read_whole, replace_whole
+from penstock.ports import SMALL, Disk, read_whole, replace_whole
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
 
@@ -36,7 +36,7 @@ def known_in(disk: Disk) -> Known | None:
     if ARCHIVE not in disk.list():
         return None
     with told_as(LogDamaged, f"{ARCHIVE} is not as a server writes it: ", instead=InvalidArgument):
-        fields = Fields(ARCHIVE, read_json(read_whole(disk, ARCHIVE), ARCHIVE))
+        fields = Fields(ARCHIVE, read_json(read_whole(disk, ARCHIVE, SMALL), ARCHIVE))
         return Known(fields.optional_text("token") or "", fields.number("number"))
 
 

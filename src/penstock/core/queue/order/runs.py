@@ -7,8 +7,9 @@ consumer, a clock or the log.
 in the log.  A range is solid whatever the flag says, for it has no gaps.
 
 Leased runs may end in any order (`Lease`): found by LSN, each message in a few steps, one byte a message.  One that
-lost messages from its middle keeps its chunk and marks what is gone.  They stand in lanes, each ascending and without
-overlap, so that a bisection finds the one that may hold a message; what was delivered again begins a new lane.
+lost messages from its middle keeps its chunk and marks what is gone.  Small ones are found by each of their messages;
+the others stand in lanes, each ascending and without overlap, so that a bisection finds the one that may hold a message
+and what was delivered again begins a new lane.
 """
 
 from __future__ import annotations
@@ -431,16 +432,24 @@ class Lane:
         return sift(chunk, sorted_chunk(found))[1]
 
 
-class Lanes:
-    """All leases of one consumer, in as many lanes as it takes."""
+SINGLES = 16
+"""A lease of fewer messages is found by each of them: in an order of priorities a lane would have one of those."""
 
-    __slots__ = ("_lanes",)
+
+class Lanes:
+    """All leases of one consumer: small ones by message, the others in as many lanes as it takes."""
+
+    __slots__ = ("_lanes", "_small")
 
     def __init__(self) -> None:
         self._lanes: list[Lane] = []
+        self._small: dict[int, Lease] = {}  # by each LSN; some may be held no more
 
     def add(self, lease: Lease) -> None:
-        """A new grant of one message."""
+        """A new grant of some messages."""
+        if len(lease.chunk) < SINGLES:
+            self._small.update(dict.fromkeys(lease.chunk, lease))
+            return
         for lane in self._lanes:
             if lane.add(lease):
                 return
@@ -449,15 +458,30 @@ class Lanes:
 
     def take(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
         """Take those of the chunk that are held; returns the others."""
-        left = [chunk]
+        left = self._take_small(chunk, out) if self._small else [chunk]
         for lane in self._lanes:
             if not left:
                 break
             left = [rest for part in left for rest in lane.take(part, out)]
         return left
 
+    def _take_small(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
+        small = self._small
+        if len(chunk) == 1:
+            lease = small.pop(chunk[0], None)
+            if lease is None or not lease.left or (run := lease.take(chunk)) is None:
+                return [chunk]
+            out.append(run)
+            return []
+        here = chunk if len(chunk) <= len(small) else sorted(lsn for lsn in small if holds(chunk, lsn))
+        leases = dict.fromkeys(one for lsn in here if (one := small.pop(lsn, None)) is not None and one.left)
+        runs = [run for one in leases if (run := one.take(chunk)) is not None]
+        out += runs
+        return sift(chunk, sorted_chunk([run.chunk for run in runs]))[1] if runs else [chunk]
+
     def sweep(self) -> None:
         """Forget those of which nothing is left."""
+        self._small = {lsn: lease for lsn, lease in self._small.items() if lease.left}
         for lane in self._lanes:
             lane.leases = [lease for lease in lane.leases if lease.left]
             lane.lasts = [lease.chunk[-1] for lease in lane.leases]
