@@ -5,10 +5,16 @@ transfer until its messages are leased.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
+from penstock.core.effects import Verb
+from penstock.core.links.asking import AGAIN_FIRST, ASKED_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
 from penstock.core.links.carried import Carries
+from penstock.core.links.ownership import Claims, Grant, Span, grants, without
+from penstock.core.queue import owning
+from penstock.core.queue.foreign import Foreign
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from unit.core_links.test_linking import Linked
@@ -77,3 +83,111 @@ def test_it_is_an_ask_an_answer_and_a_commit_at_each_site_however_many_they_are(
     assert len(b.inbox[consumer]) == b.q().leased == count
     assert (len(a.tables) - before[0], len(b.tables) - before[1]) == (1, 1)
     assert b.core.asks(b.now) == []
+
+
+class Number(int):
+    """An LSN that counts how often one is held against another."""
+
+    looks = 0
+
+    def __lt__(self, other: int) -> bool:
+        Number.looks += 1
+        return int(self) < int(other)
+
+    def __gt__(self, other: int) -> bool:
+        Number.looks += 1
+        return int(self) > int(other)
+
+    def __le__(self, other: int) -> bool:
+        Number.looks += 1
+        return int(self) <= int(other)
+
+    def __ge__(self, other: int) -> bool:
+        Number.looks += 1
+        return int(self) >= int(other)
+
+
+def told_besides(spans: list[Span]) -> None:
+    asking, now = Asking(), PATIENCE_LEAST
+    waiting = [Waiting(*span, "a", 0) for span in spans]
+    asking.asks(now, waiting, len(spans))
+    [again] = asking.asks(now + AGAIN_FIRST, waiting, len(spans))
+    Number.looks = 0
+    assert asking.besides(again, now + AGAIN_FIRST, waiting) == ()
+    more = [*waiting, Waiting(10_000, 10_003, "a", 0)]
+    assert asking.besides(again, now + AGAIN_FIRST, more) == ((10_000, 10_003),)
+
+
+def granted(spans: list[Span]) -> None:
+    Number.looks = 0
+    assert grants(Claims("a"), spans, spans, "b") == [
+        Grant(*span, Claims("a").here.to("b", "transfer")) for span in spans
+    ]
+
+
+def left_out(spans: list[Span]) -> None:
+    Number.looks = 0
+    assert len(without((0, 10_000), spans)) == len(spans) + 1
+
+
+@pytest.mark.parametrize("work", [told_besides, granted, left_out])
+def test_pieces_of_single_messages_are_not_held_against_all_others(work: Callable[[list[Span]], None]) -> None:
+    """Where every second message is done all that is asked for is in such pieces, thousands of them."""
+    count = 400
+    work([(Number(2 * n + 2), Number(2 * n + 3)) for n in range(count)])
+    assert Number.looks < 60 * count
+
+
+def with_every_second_done(count: int) -> tuple[Linked, Linked]:
+    """Two sites, of which the first has so many messages in as many pieces."""
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    a.publish("q", *(b"x" for _ in range(2 * count)))
+    worker = a.subscribe(a.q(), max_backlog=2 * count)
+    while len(a.inbox[worker]) < 2 * count:
+        a.turn()
+        a.core.tick(a.now)
+    done = [range(lsn, lsn + 1) for lsn in a.inbox[worker][::2]]
+    a.core.settle(a.now, a.q(), done, Verb.ACK, by=worker)
+    a.core.unsubscribe(a.now, worker, requeue=True)
+    a.send(b)
+    assert a.q().ready == b.q().foreign_count == count
+    return a, b
+
+
+def test_a_queue_is_looked_at_once_for_all_pieces_of_a_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, living, extract = list[str](), owning._living, Foreign.extract
+
+    def counted(*args: object) -> object:
+        looks.append("living")
+        return living(*args)  # type: ignore[arg-type]
+
+    def taken(*args: object) -> object:
+        looks.append("extract")
+        return extract(*args)  # type: ignore[arg-type]
+
+    a, b = with_every_second_done(200)
+    b.subscribe(b.q(), max_backlog=200)
+    b.advance(1)
+    monkeypatch.setattr(owning, "_living", counted)
+    monkeypatch.setattr(Foreign, "extract", taken)
+    [asked] = b.core.asks(b.now)
+    assert a.core.answer(a.now, "b", asked.ask) == 200
+    a.send(b)
+    assert (b.q().leased, a.q().foreign_count) == (200, 200)
+    assert len(looks) < 10
+
+
+def test_an_ask_has_so_many_pieces_at_most_and_what_is_left_comes_with_the_next() -> None:
+    asking, now = Asking(), PATIENCE_LEAST
+    waiting = [Waiting(2 * n, 2 * n + 1, "a", 0) for n in range(1, ASKED_SPANS + 100)]
+    [ask] = asking.asks(now, waiting, 10_000)
+    assert ask == Ask("a", tuple((one.first, one.stop) for one in waiting[:ASKED_SPANS]))
+    asking.granted("a", ASKED_SPANS)
+    [ask] = asking.asks(now, waiting[ASKED_SPANS:], 10_000)
+    assert len(ask) == 99
+    [adjacent] = Asking().asks(now, [Waiting(1, 10_001, "a", 0)], 10_000)
+    assert len(adjacent) == 10_000

@@ -462,7 +462,7 @@ class LinkCommands(QueueCommands):
             queue.carry_on(now, self._out)
         claims = queue.claims(self.peers)
         left = sum(stop - first for first, stop in asked) - sum(claims.owned_by(asker, *span) for span in asked)
-        out = [one for span in asked for one in grants(claims, [span], queue.ready_spans([span]), asker)]
+        out = grants(claims, asked, queue.ready_spans(asked), asker)
         left -= sum(one.stop - one.first for one in out)
         if left > 0:
             others = queue.ready_spans(besides, left)

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from penstock.core.effects import Purpose, Scan, Scanned, Token
+from penstock.core.links.ownership import without_ascending
 from penstock.expr import Matcher
-from penstock.records.chunks import Chunk
+from penstock.records.chunks import Chunk, merged_spans
 
 PATIENCE_LEAST, PATIENCE_MOST = 50_000, 1_000_000
 """Microseconds that a message of another owner waits at least before it is asked for, and at most while it is not.
@@ -24,6 +25,11 @@ What was told late, as after hours in which no link was up, says nothing of how 
 AGAIN_FIRST = 100_000
 AGAIN_MOST = 10_000_000
 """Microseconds until an ask without an answer is repeated: at first, and at most."""
+
+ASKED_SPANS = 2_000
+"""Pieces that are asked for at once: where every second message is done a piece is one message, and each costs a turn
+of both sites some 20 us.
+"""
 
 BESIDES_MOST, BESIDES_SPANS = 5_000, 100
 """Messages that are named beside those of an ask, and pieces of them."""
@@ -92,20 +98,24 @@ class Asking:
         return known is None or known.again <= now
 
     def asks(self, now: int, waiting: Iterable[Waiting], credit: int) -> list[Ask]:
-        """What to ask for now, in the order of what waits; at most `credit` in all, with what is under way."""
+        """What to ask for now, in the order of what waits; at most `credit` in all, with what is under way.
+
+        In `ASKED_SPANS` pieces at most.
+        """
         for out in self._out.values():
             if out.count and out.again <= now:
                 out.count = 0
-        room = credit - self.under_way
+        room, pieces = credit - self.under_way, ASKED_SPANS
         chosen = dict[str, list[tuple[int, int]]]()
         for one in waiting:
-            if room <= 0:
+            if room <= 0 or not pieces:
                 break
             if one.since + self.patience > now or not self.may_ask(one.owner, now):
                 continue
             stop = min(one.stop, one.first + room)
             chosen.setdefault(one.owner, []).append((one.first, stop))
             room -= stop - one.first
+            pieces -= 1
         made = [Ask(owner, tuple(spans)) for owner, spans in chosen.items()]
         for ask in made:
             state = self._out.setdefault(ask.owner, _Out())
@@ -120,16 +130,11 @@ class Asking:
         """
         if self._out[ask.owner].wait <= 2 * AGAIN_FIRST:
             return ()
-        out, left = list[tuple[int, int]](), BESIDES_MOST
+        out, left, asked = list[tuple[int, int]](), BESIDES_MOST, merged_spans(ask.spans)
         for one in waiting:
             if one.owner != ask.owner or one.since + self.patience > now:
                 continue
-            pieces = [(one.first, one.stop)]
-            for low, high in ask.spans:
-                pieces = [
-                    part for a, b in pieces for part in ((a, min(b, low)), (max(a, high), b)) if part[0] < part[1]
-                ]
-            for first, stop in pieces:
+            for first, stop in without_ascending((one.first, one.stop), asked):
                 at = min(stop, first + left)
                 out.append((first, at))
                 left -= at - first

@@ -13,12 +13,12 @@ id: claims as `Early`, settles as deferred acks.  What went back is remembered, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
 from penstock.errors import QueueFull
-from penstock.records.chunks import LSN_LIMIT
+from penstock.records.chunks import LSN_LIMIT, merged_spans
 
 Why: TypeAlias = Literal["first", "transfer", "yielded", "proxied"]
 
@@ -165,10 +165,8 @@ def grants(claims: Claims, asked: Iterable[Span], ready: Iterable[Span], asker: 
     waiting = list(ready)
     out = list[Grant]()
     for first, stop in asked:
-        for low, high in waiting:
-            start, end = max(first, low), min(stop, high)
-            if start < end:
-                out += _of_own(claims, start, end, asker)
+        for low, high in _touching(waiting, first, stop):
+            out += _of_own(claims, max(first, low), min(stop, high), asker)
     return out
 
 
@@ -196,14 +194,30 @@ def proxied(claims: Claims, asked: Iterable[Span], asker: str, absent: Iterable[
 
 
 def without(span: Span, others: Iterable[Span]) -> list[Span]:
-    """What of a span is in none of the others, which are parts of it or lie outside."""
-    left = [span]
-    for low, high in others:
-        left = [
-            part for first, stop in left for part in ((first, min(stop, low)), (max(first, high), stop))
-            if part[0] < part[1]
-        ]  # fmt: skip
-    return left
+    """What of a span is in none of the others."""
+    return without_ascending(span, merged_spans(others))
+
+
+def without_ascending(span: Span, others: Sequence[Span]) -> list[Span]:
+    """The same of others that ascend and are disjoint: only those are looked at that it touches."""
+    out, (first, stop) = list[Span](), span
+    for low, high in _touching(others, first, stop):
+        if first < low:
+            out.append((first, low))
+        first = high
+    if first < stop:
+        out.append((first, stop))
+    return out
+
+
+def _touching(spans: Sequence[Span], first: int, stop: int) -> Iterator[Span]:
+    """Those of ascending and disjoint spans that have something of [first, stop)."""
+    for at in range(max(bisect_left(spans, (first, 0)) - 1, 0), len(spans)):
+        low, high = spans[at]
+        if low >= stop:
+            return
+        if high > first:
+            yield low, high
 
 
 FORETOLD_MOST = 20_000

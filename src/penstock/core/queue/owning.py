@@ -19,7 +19,7 @@ from penstock.core.queue.stages import Newcomers, Stage, marked, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
 from penstock.core.state.lsns import Ints, flat, stretches, within
 from penstock.records.causes import CANCELLED, TWIN
-from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
+from penstock.records.chunks import Chunk, Now, as_chunk, merged_spans, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
 
@@ -108,28 +108,26 @@ def own(
 
 
 def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
-    living = [lsns for lsns in _living_each(queue, spans) if len(lsns)]
-    if not living:
+    lsns = _living_among(queue, spans)
+    if not len(lsns):
         return 0
     foreign = queue.ensure_foreign(peers)
     changed, given = list[Span](), 0  # given: those that were this site's
-    for lsns in living:
-        for first, stop in _spans(lsns):
-            given += foreign.claims.ours(first, stop)
-            changed += foreign.claims.put(first, stop, claim)
-            given -= foreign.claims.ours(first, stop)
+    for first, stop in _spans(lsns):
+        given += foreign.claims.ours(first, stop)
+        changed += foreign.claims.put(first, stop, claim)
+        given -= foreign.claims.ours(first, stop)
     if not changed:
         return 0
     _tell(queue, claim, changed, peers, sink)
     foreign.changed.append((now.wall, changed))
-    count = sum(stop - first for first, stop in changed)
+    count, wanted = sum(stop - first for first, stop in changed), packed(flat([range(*span) for span in changed]))
     if claim.owner == foreign.claims.here.owner:
-        for first, stop in changed:
-            for run in foreign.extract(range(first, stop)):
-                put_back(queue, run)
+        for run in foreign.extract(wanted):
+            put_back(queue, run)
         foreign.taken += count
         return count
-    for chunk in _apart(queue, packed(flat([range(*span) for span in changed]))):
+    for chunk in _apart(queue, wanted):
         for run in queue.extract_ours(chunk):
             foreign.keep(run)
     if claim.serial:
@@ -300,13 +298,13 @@ FEW_SPANS = 16
 """Of more it is looked at once over all that lies between them."""
 
 
-def _living_each(queue: Contents, spans: Sequence[Span]) -> list[Ints]:
-    """What is in the queue of each of these, ascending."""
+def _living_among(queue: Contents, spans: Sequence[Span], *states: State) -> Ints:
+    """What is in the queue of these, which ascend, in these states or in whatever state, ascending."""
     if len(spans) <= FEW_SPANS:
-        return [_living(queue, *span) for span in spans]
-    lsns = np.sort(_living(queue, spans[0][0], spans[-1][1]))
+        return np.concatenate([flat([]), *(_living(queue, *span, *states) for span in spans)])
+    lsns = np.sort(_living(queue, spans[0][0], spans[-1][1], *states))
     cuts = np.searchsorted(lsns, np.array(spans, dtype=np.int64)).tolist()
-    return [lsns[low:high] for low, high in cuts]
+    return np.concatenate([lsns[low:high] for low, high in cuts])
 
 
 def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:
@@ -326,7 +324,7 @@ def ready_spans(queue: Contents, spans: Iterable[Span], most: int | None = None)
 
     And what a barrier holds back: nobody here can be given that, and at another site it may stand before one.
     """
-    lsns = np.concatenate([flat([]), *(_living(queue, *span, "ready", "held") for span in spans)])
+    lsns = _living_among(queue, merged_spans(spans), "ready", "held")
     if most is not None and len(lsns) > most:
         lsns = np.sort(np.array(by_rank(queue, lsns.tolist())[:most], dtype=np.int64))
     return _spans(lsns)
