@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import orjson
 import pytest
 
 from penstock.core.effects import Verb
+from penstock.core.queue.order.returned import PriorityReturned
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.refusing import Reckoning
 from penstock.errors import QueueFull
 from penstock.expr import compile_filter
@@ -168,6 +171,32 @@ def test_of_returned_ones_with_priorities_one_gives_way_to_one() -> None:
     assert world.contents(queue) == [b"b", b"c", b"d"]
 
 
+def test_of_many_returned_ones_with_priorities_each_level_gives_way_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest level first, in each the oldest, also where some were never delivered."""
+    world = World()
+    queue = world.declare("q", max_priority=3)
+    consumer = world.subscribe(queue, max_backlog=900)
+    bodies = [b"%d" % number for number in range(1200)]
+    for number, body in enumerate(bodies):
+        world.publish("q", body, properties=header(priority=number % 4))
+    world.core.unsubscribe(world.now, consumer, requeue=True)
+    world.turn()
+    taken, take = list[int](), PriorityReturned.take_of
+
+    def counted(*given: Any) -> list[Run]:
+        runs = take(*given)
+        taken.append(sum(len(run.chunk) for run in runs))
+        return runs
+
+    monkeypatch.setattr(PriorityReturned, "take_of", counted)
+    world.core.alter_queue(world.now, queue, replace(queue.settings, max_length=700))
+    while queue.busy:
+        world.turn()
+    assert world.contents(queue) == sorted(sorted(bodies, key=lambda body: (int(body) % 4, int(body)))[500:], key=int)
+    assert sum(taken) <= 500
+    assert len(taken) < 20
+
+
 def test_dead_letters_of_a_limit_in_the_order_of_their_death() -> None:
     world = World()
     letters = world.declare("letters")
@@ -288,8 +317,6 @@ def test_a_return_is_never_refused_and_the_queue_may_exceed_its_limit() -> None:
 
 
 def test_a_lower_limit_trims_at_once_unless_newcomers_are_refused() -> None:
-    from dataclasses import replace
-
     world = World()
     queue = world.declare("q")
     world.publish("q", *[b"%d" % number for number in range(10)])

@@ -43,6 +43,7 @@ from penstock.core.queue.limits import limits_of
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.returned import PriorityReturned
 from penstock.core.queue.order.runs import NEVER, Run, view
+from penstock.core.queue.order.standing import LOW, place_of
 from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.queue.staging import ascending_chunk
@@ -89,10 +90,11 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
     if runs:
         return runs
     assert back is not None
-    assert first is not None
-    one = range(first[1], first[1] + 1)
-    queue.targets.left(one)
-    return back.extract(one)
+    behind = main.behind(place_of(rank, 0))
+    runs = back.take_of(rank, count, behind & LOW if behind is not None and behind >> 64 == rank else NEVER)
+    for run in runs:
+        queue.targets.left(run.chunk)
+    return runs
 
 
 def _of_all(queue: Contents, count: int) -> list[Run]:

@@ -203,6 +203,17 @@ class PriorityReturned(Returned):
         ranks, places, lsns, _ = self._rows.after((rank, 0), 1)
         return (int(places[0]), int(lsns[0])) if len(ranks) and int(ranks[0]) == rank else None
 
+    def take_of(self, rank: int, count: int, limit: int) -> list[Run]:
+        """Up to `count` of the first of one rank with places below `limit`, in order; they are no longer here."""
+        ranks, places, lsns, _ = self._rows.after((rank, 0), count)
+        last = int(((ranks == rank) & (places < limit)).sum()) - 1
+        if last < 0:
+            return []
+        ends = [(rank, int(places[at]), int(lsns[at]) + more) for at, more in ((0, 0), (last, 1))]
+        runs = self._as_runs(self._rows.take_between(*ends))
+        self._taken(runs)
+        return runs
+
     def take(self, count: int, limit: Key) -> list[Run]:
         """Up to `count` of the first that stand before `limit`, in order; a part of them where that is easier."""
         place, lsn = limit
