@@ -7,7 +7,10 @@ import pytest
 from penstock.core.effects import Effect, Key
 from penstock.core.outbox import Outbox
 from penstock.core.queue import shares, staging
+from penstock.core.queue.order.runs import Run
 from penstock.core.queue.queue import Queue
+from penstock.core.queue.settling.attempts import ONCE
+from penstock.core.queue.staging import Staging
 from penstock.expr import compile_filter
 from penstock.records.chunks import Now
 from penstock.records.queue_settings import QueueSettings
@@ -27,6 +30,21 @@ def test_a_purge_forgets_the_keys_of_what_became_due_behind_messages_without_key
     assert queue.purge(Now(15, 15), sink) == 2
     queue.check()
     assert len(shares.keys) == 0
+
+
+def test_what_is_asked_about_is_told_by_whoever_looks_for_what_waits() -> None:
+    """Some are asked about, some came back and some never went out: all stand in each answer."""
+    staging = Staging()
+    staging.main.append(range(10, 20))
+    staging.returned.push(Run(range(3, 6), False, ONCE))
+    staging.returned.push(Run(range(25, 26), False, ONCE, place=30))
+    assert len(staging.question(out_alone=False)) == staging.count == 14
+    staging.main.append(range(31, 33))
+    there = sorted(lsn for chunk in (*staging.chunks(), *(run.chunk for run in staging.runs())) for lsn in chunk)
+    assert len(there) == staging.count == 16
+    assert sorted(lsn for chunk in staging.pieces() for lsn in chunk) == there
+    for first, stop in ((1, 100), (4, 11), (20, 31), (26, 27)):
+        assert list(staging.between(first, stop)) == [lsn for lsn in there if first <= lsn < stop]
 
 
 def test_a_key_is_in_use_while_one_that_was_delivered_waits_for_another_time_wherever_it_stood() -> None:

@@ -100,6 +100,11 @@ class Staging(Waiting):
         yield from super().runs()
         yield from self.next
 
+    def back(self) -> Iterator[Chunk]:
+        """The same as chunks."""
+        yield from super().back()
+        yield from (run.chunk for run in self.next)
+
     def head(self) -> Key:
         return min([super().head(), *map(self.returned.key, self.next)])
 

@@ -124,14 +124,18 @@ class Waiting:
         """The others: what came back, or became due."""
         return self.returned.runs()
 
+    def back(self) -> Iterator[Chunk]:
+        """The same as ascending chunks: cheaper than runs."""
+        return self.returned.pieces()
+
     def pieces(self) -> Iterator[Chunk]:
         """All of them, each chunk ascending."""
         yield from self.chunks()
-        yield from self.returned.pieces()
+        yield from self.back()
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""
-        return all_within((self.main.between(first, stop), *self.returned.pieces()), first, stop)
+        return all_within((self.main.between(first, stop), *self.back()), first, stop)
 
     def floor(self) -> int:
         """No message of it is older."""
