@@ -158,9 +158,10 @@ class Retirement:
     def state_below(self, floor: int) -> bytes:
         """The durable state of all records below `floor`, encoded.  Reads the log: not on the loop."""
         fold = Fold(DurableState.decode(self._state)) if self._state else Fold()
-        for table in gathered(self._runtime.log.batches(self._floor, floor), FOLD_ROWS):
+        for part, table in enumerate(gathered(self._runtime.log.batches(self._floor, floor), FOLD_ROWS)):
+            if part:
+                self._rest.wait(REST_S)
             fold.feed(table)
-            self._rest.wait(REST_S)
         return fold.finish().encode()
 
     def room_for(self, state: bytes) -> bool:
