@@ -12,11 +12,12 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.links.asking import AGAIN_FIRST, ASKED_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
 from penstock.core.links.carried import Carries
-from penstock.core.links.ownership import Claims, Grant, Span, grants, without
+from penstock.core.links.ownership import Claim, Claims, Grant, Span, grants, without
 from penstock.core.queue import owning
 from penstock.core.queue.foreign import Foreign
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
+from penstock.records.chunks import LSN_LIMIT
 from unit.core_links.test_linking import Linked
 
 COUNT = 3_000
@@ -179,6 +180,36 @@ def test_a_queue_is_looked_at_once_for_all_pieces_of_a_transfer(monkeypatch: pyt
     a.send(b)
     assert (b.q().leased, a.q().foreign_count) == (200, 200)
     assert len(looks) < 10
+
+
+def test_what_waits_is_not_walked_through_while_none_of_its_owners_may_be_asked() -> None:
+    """As in each round until an answer comes: consumers have room again meanwhile."""
+    _, b = with_every_second_done(200)
+    looks = list[str]()
+
+    def none(owner: str) -> bool:
+        looks.append(owner)
+        return False
+
+    assert not list(b.q().in_turn(LSN_LIMIT, none))
+    assert looks == ["a"]
+    assert [claim.owner for _, _, claim in b.q().in_turn(LSN_LIMIT, "a".__eq__)] == 200 * ["a"]
+
+
+def test_claims_know_which_other_sites_have_some() -> None:
+    claims = Claims("a")
+    claims.put(10, 30, Claim("b"))
+    claims.put(12, 14, Claim("c", 1, "transfer"))
+    claims.put(20, 22, Claim("a", 1, "transfer"))
+    assert sorted(claims.others()) == ["b", "c"]
+    claims.put(12, 13, Claim("b", 2, "transfer"))
+    claims.remove(13, 14)
+    assert claims.others() == ["b"]
+    claims.put(40, 50, Claim("c"))
+    claims.forget_below(30)
+    assert claims.others() == ["c"]
+    claims.remove(40, 50)
+    assert claims.others() == []
 
 
 def test_an_ask_has_so_many_pieces_at_most_and_what_is_left_comes_with_the_next() -> None:

@@ -13,6 +13,7 @@ id: claims as `Early`, settles as deferred acks.  What went back is remembered, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
@@ -54,10 +55,11 @@ def holds_against(one: Claim, other: Claim) -> bool:
 class Claims:
     """The claims to the messages of one queue; what nobody claimed belongs to this site."""
 
-    __slots__ = ("_claims", "_ends", "_starts", "doubled", "here")
+    __slots__ = ("_claims", "_ends", "_owners", "_starts", "doubled", "here")
 
     def __init__(self, here: str) -> None:
         self.here = Claim(here)
+        self._owners = Counter[str]()  # of how many spans
         self.doubled = 0  # messages that two sites took without each other, since the start
         self._starts = list[int]()
         self._ends = list[int]()
@@ -111,11 +113,16 @@ class Claims:
     def forget_below(self, lsn: int) -> None:
         """No older message is in the queue."""
         at = bisect_right(self._ends, lsn)
+        self._owners.subtract(one.owner for one in self._claims[:at])
         del self._starts[:at], self._ends[:at], self._claims[:at]
 
     def remove(self, first: int, stop: int) -> None:
         """Nobody owns the messages [first, stop) any more."""
         self._set(first, stop, None)
+
+    def others(self) -> list[str]:
+        """The other sites that own some."""
+        return [owner for owner, spans in self._owners.items() if spans and owner != self.here.owner]
 
     def __len__(self) -> int:
         """Spans, each of one claim."""
@@ -143,6 +150,8 @@ class Claims:
                 joined[-1] = (joined[-1][0], b, one)
             else:
                 joined.append((a, b, one))
+        self._owners.subtract(one.owner for _, _, one in pieces)
+        self._owners.update(one.owner for _, _, one in joined)
         starts[low:high] = [a for a, _, _ in joined]
         ends[low:high] = [b for _, b, _ in joined]
         claims[low:high] = [one for _, _, one in joined]

@@ -237,9 +237,10 @@ def in_turn(queue: Contents, below: int, may: Callable[[str], bool]) -> Iterator
     """What waits and is another's with the claim to it, of these sites, as it would be served here.
 
     Only what begins below that LSN.  Whoever needs some may stop there: no more of a deep queue is sorted than that.
+    Where none of these sites has any nothing is looked at.
     """
     foreign = queue.foreign
-    if foreign is None:
+    if foreign is None or not any(map(may, foreign.claims.others())):
         return
     placed = [run for run in foreign.returned.runs() if run.place] if foreign.returned.count else []
     if queue.ranks is None and not placed:
