@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.server")
 
 
+NOTHING: Callable[[], object] = bool
+"""What is said behind the last answers where it was said already, or nobody hears it."""
+
+
 class Reception(House, Protocol):
     """Who lets connections in."""
 
@@ -340,13 +344,13 @@ class Connection(Session):
                 self.refuse(NOT_ALLOWED, why, methods.ChannelOpen)
             case events.ChannelOpened():
                 if event.channel in self.channels:
-                    self._channel_over(event.channel, bool)
+                    self._channel_over(event.channel, NOTHING)
                 self.channels[event.channel] = Channel(self, event.channel)
                 self.counters.channels_opened += 1
                 self.engine.event_exchange.channel(self, event.channel, opened=True)
             case events.ChannelFailed():
                 self._reception.clients_log.channel_closed(self, event.channel, 0, event.text, None)
-                self._channel_over(event.channel, bool)
+                self._channel_over(event.channel, NOTHING)
             case events.ChannelClosed() | events.ConnectionClosed() if self._holding.closes_later(self, event):
                 pass
             case events.ChannelClosed():
@@ -401,13 +405,13 @@ class Connection(Session):
         self.giving_back = self.giving_back or Leaving(self.engine, self)
         self.giving_back.begin(steps, then)
 
-    def _close_all(self, *, lost: bool, then: Callable[[], object] = bool) -> None:
+    def _close_all(self, *, lost: bool, then: Callable[[], object] = NOTHING) -> None:
         for channel in self.channels.values():
             channel.silence()  # what it has acknowledged makes room for others
         self._gathering.decide()  # what was brought before
         self.closing = True
         self.closing_at = self.engine.clock.mono()
-        self._close_channels(list(self.channels.values()), lost=lost, then=bool)
+        self._close_channels(list(self.channels.values()), lost=lost, then=NOTHING)
         self.leaving = None
         self._leave(end_exclusive(self.core, self.engine.now, self), then)
 
