@@ -5,6 +5,7 @@ transfer until its messages are leased.
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -180,6 +181,23 @@ def test_a_queue_is_looked_at_once_for_all_pieces_of_a_transfer(monkeypatch: pyt
     a.send(b)
     assert (b.q().leased, a.q().foreign_count) == (200, 200)
     assert len(looks) < 10
+
+
+def test_what_is_told_of_asks_takes_little_room_however_many_pieces_they_have() -> None:
+    _, b = with_every_second_done(1)
+    spans = [(2 * n, 2 * n + 1) for n in range(1_000, 1_000 + ASKED_SPANS)]
+    tracemalloc.start()
+    try:
+        for n in range(10):
+            b.q().asked(n, [(first + 0, stop + 0) for first, stop in spans])
+        room, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert room < 10 * ASKED_SPANS * 30, "16 bytes a piece, and what Python keeps of tuples that are gone"
+    foreign = b.q().foreign
+    assert foreign is not None
+    assert foreign.history(2_000) == (0, [*range(10)])
+    assert foreign.history(2_001) == (0, [])
 
 
 def test_what_waits_is_not_walked_through_while_none_of_its_owners_may_be_asked() -> None:

@@ -36,8 +36,8 @@ class Foreign(Waiting):
         self.peers = peers
         self.claims = Claims(peers.here)
         self.coming: Claim | None = None  # whose newcomers are; None: this site's
-        self.asked: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # asks of late: when, and what for
-        self.changed: deque[tuple[int, Sequence[Span]]] = deque(maxlen=_TOLD_OF)  # when what changed its owner
+        self.asked = deque[tuple[int, Ints]](maxlen=_TOLD_OF)  # asks of late: when, and what for, as pairs
+        self.changed = deque[tuple[int, Ints]](maxlen=_TOLD_OF)  # when what changed its owner
         self.open = False  # what comes now was let in at another site
         self.taken = 0  # messages that came to be this site's, since the start
         self.given = 0  # and that ceased to be
@@ -48,8 +48,8 @@ class Foreign(Waiting):
 
     def history(self, lsn: int) -> tuple[int, list[int]]:
         """When a message changed its owner last, 0 where that is not known, and when it was asked for since."""
-        since = max((when for when, spans in self.changed if _among(lsn, spans)), default=0)
-        return since, [when for when, spans in self.asked if when >= since and _among(lsn, spans)]
+        since = max((when for when, pairs in self.changed if _among(lsn, pairs)), default=0)
+        return since, [when for when, pairs in self.asked if when >= since and _among(lsn, pairs)]
 
     def extract(self, wanted: Chunk) -> list[Run]:
         return super().extract(wanted) if len(wanted) else []
@@ -116,5 +116,10 @@ class Foreign(Waiting):
             self.claims.put(low, high, claim._replace(owner=self.peers.here) if mine else claim)
 
 
-def _among(lsn: int, spans: Sequence[Span]) -> bool:
-    return any(first <= lsn < stop for first, stop in spans)
+def as_pairs(spans: Sequence[Span]) -> Ints:
+    """Spans that are kept for a while: thousands of them in little room."""
+    return np.array(spans, dtype=np.int64).reshape(-1, 2)
+
+
+def _among(lsn: int, pairs: Ints) -> bool:
+    return bool(((pairs[:, 0] <= lsn) & (lsn < pairs[:, 1])).any())

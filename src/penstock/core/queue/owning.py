@@ -13,6 +13,7 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.sharing import HERE, Peers
+from penstock.core.queue.foreign import as_pairs
 from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk, view, without
 from penstock.core.queue.settling.settle import from_holders
 from penstock.core.queue.stages import Newcomers, Stage, marked, put_back
@@ -120,7 +121,7 @@ def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: 
     if not changed:
         return 0
     _tell(queue, claim, changed, peers, sink)
-    foreign.changed.append((now.wall, changed))
+    foreign.changed.append((now.wall, as_pairs(changed)))
     count, wanted = sum(stop - first for first, stop in changed), packed(flat([range(*span) for span in changed]))
     if claim.owner == foreign.claims.here.owner:
         for run in foreign.extract(wanted):
@@ -230,7 +231,7 @@ def open_to_all(queue: Contents, always: bool, peers: Peers) -> None:
 def asked(queue: Contents, wall: int, spans: Sequence[Span]) -> None:
     """Their owner is asked for these, at this time; people may want to know."""
     if queue.foreign is not None:
-        queue.foreign.asked.append((wall, spans))
+        queue.foreign.asked.append((wall, as_pairs(spans)))
 
 
 def in_turn(queue: Contents, below: int, may: Callable[[str], bool]) -> Iterator[tuple[int, int, Claim]]:
