@@ -101,7 +101,7 @@ class Staging(Waiting):
         yield from self.next
 
     def back(self) -> Iterator[Chunk]:
-        """The same as chunks."""
+        """The same as ascending chunks."""
         yield from super().back()
         yield from (run.chunk for run in self.next)
 

@@ -458,21 +458,24 @@ class Lanes:
 
     def take(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
         """Take those of the chunk that are held; returns the others."""
-        left = self._take_small(chunk, out) if self._small else [chunk]
+        left = [chunk]
+        if self._small:
+            left = self._take_one(chunk, out) if len(chunk) == 1 else self._take_small(chunk, out)
         for lane in self._lanes:
             if not left:
                 break
             left = [rest for part in left for rest in lane.take(part, out)]
         return left
 
+    def _take_one(self, one: Chunk, out: list[Run]) -> list[Chunk]:
+        lease = self._small.pop(one[0], None)
+        if lease is None or not lease.left or (run := lease.take(one)) is None:
+            return [one]
+        out.append(run)
+        return []
+
     def _take_small(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
         small = self._small
-        if len(chunk) == 1:
-            lease = small.pop(chunk[0], None)
-            if lease is None or not lease.left or (run := lease.take(chunk)) is None:
-                return [chunk]
-            out.append(run)
-            return []
         here = chunk if len(chunk) <= len(small) else sorted(lsn for lsn in small if holds(chunk, lsn))
         leases = dict.fromkeys(one for lsn in here if (one := small.pop(lsn, None)) is not None and one.left)
         runs = [run for one in leases if (run := one.take(chunk)) is not None]
