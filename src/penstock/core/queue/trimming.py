@@ -85,8 +85,7 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
     if back is not None:
         ranks.append(back.last_rank())
     rank = max(ranks)
-    first = None if back is None else back.first_of(rank)
-    runs = main.take_of(rank, count, NEVER if first is None else first[0]) if main.count else []
+    runs = main.take_of(rank, count, NEVER if back is None else back.first_of(rank)) if main.count else []
     if runs:
         return runs
     assert back is not None

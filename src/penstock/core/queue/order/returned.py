@@ -202,10 +202,10 @@ class PriorityReturned(Returned):
         """The rank behind all others; only when there is one."""
         return self._rows.last()[0]
 
-    def first_of(self, rank: int) -> tuple[int, int] | None:
-        """Place and LSN of the first of one rank; None without one."""
-        ranks, places, lsns, _ = self._rows.after((rank, 0), 1)
-        return (int(places[0]), int(lsns[0])) if len(ranks) and int(ranks[0]) == rank else None
+    def first_of(self, rank: int) -> int:
+        """The place of the first of one rank; `NEVER` without one."""
+        ranks, places, *_ = self._rows.after((rank, 0), 1)
+        return int(places[0]) if len(ranks) and int(ranks[0]) == rank else NEVER
 
     def take_of(self, rank: int, count: int, limit: int) -> list[Run]:
         """Up to `count` of the first of one rank with places below `limit`, in order; they are no longer here."""
