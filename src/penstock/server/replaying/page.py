@@ -1,6 +1,7 @@
 """Pages of messages in the order of the log, with what readers want to know of them.
 
-One value stands for a column in which all rows agree.  Pages are shared between readers: nobody changes one.
+One value stands for a column in which all rows agree.  Pages are shared between the readers of one feed: nobody changes
+one, but what a door made of it for the first of them is kept with it for the others (`shown`).
 
 For a reader that is not live a page comes from the log (`look`), off the loop, in a thread that others wait beside.
 Topics are chosen by Arrow over whole batches; content filters go through the sieve first.  A page ends at its size or
