@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from choices import tried
+from penstock.core.links.parcels import Parcel
 from penstock.core.links.sharing import Site
 from penstock.records.schema import SITES_MOST
+from penstock.server.base.rounds import TURN_US, Turns
+from penstock.wire.flight.linking import Said
 from sim.sites_calling import Calling
 
 SCHEDULES = 12
@@ -153,3 +159,33 @@ def test_what_was_asked_of_an_owner_behind_another_site_is_asked_again_as_soon_a
             fabric.asked_by(site)
         fabric.quiet()
     assert len(c.inbox.get(consumer, ())) == 1
+
+
+def test_what_a_site_says_at_once_is_heard_by_turns_and_in_its_order() -> None:
+    """However much came together: all of it was one turn of the loop, in which nobody else was served."""
+    fabric = Calling(1)
+    fabric.quiet()
+    stream, site = fabric.newest(("a", "b")), fabric.of("b")
+    assert stream is not None
+    assert stream.there is not None
+    there, heard, later = stream.there, site.core.heard("a"), deque[Callable[[], None]]()
+    engine = site.links.engine
+    clock = SimpleNamespace(mono=lambda: (there.parcels + there.asks) * TURN_US // 2)  # each is half a turn
+    engine.turns = Turns(clock, later.append, engine.faults.run)  # type: ignore[arg-type]
+    says: list[Callable[[int, Mock], None]] = [
+        lambda n, answer: there._came(Parcel(heard + n).head, None, 0, answer),
+        lambda n, answer: there._asked(Said(), answer),
+    ]
+    for say in says:
+        answers = [Mock() for _ in range(7)]
+        for n, answer in enumerate(answers, 1):
+            say(n, answer)
+        given = [sum(answer.give.called for answer in answers)]
+        while later:
+            engine.turns.number += 1
+            later.popleft()()
+            given.append(sum(answer.give.called for answer in answers))
+        assert given == [2, 4, 6, 7]
+        engine.turns.number += 1
+    site.turn()
+    assert site.core.heard("a") == heard + 7

@@ -107,7 +107,7 @@ def _plain(told: Told) -> list[object]:
     return [told.vhost, told.queue, [number for span in told.spans for number in span], *claim]
 
 
-SPANS_MOST = 8_000
+SPANS_MOST = 2_000
 PIECES_MOST = 2_000
 OFFERS_MOST = 200
 BLIND_MOST = 256

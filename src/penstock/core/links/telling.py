@@ -326,13 +326,17 @@ class Telling:
         for _, first, stop in ways:
             begins.append(at)
             at += stop - first
-        for first, stop in pairs.tolist():
+        for first, stop in chain.from_iterable(one.tolist() for one in _parts(pairs)):
             for way in range(bisect_right(begins, first) - 1, len(ways)):
                 if begins[way] >= stop:
                     break
                 origin, there, end = ways[way]
                 low, high = max(first, begins[way]), min(stop, begins[way] + end - there)
                 yield origin, there + low - begins[way], there + high - begins[way]
+
+
+def _parts(pairs: Ints) -> Iterator[Ints]:
+    return (pairs[at : at + SPANS_MOST] for at in range(0, len(pairs), SPANS_MOST))
 
 
 def _portions(spans: Iterator[tuple[int, int, int]]) -> Iterator[tuple[tuple[int, int, int], ...]]:

@@ -3,8 +3,8 @@
     Flight thread   parcels, judged by the door and here -> loop, in their order; a bounded number waits there
     loop            the core hears a parcel -> its records are durable -> ack, by the writing thread
 
-A parcel may have to wait for room in the log; then what came behind it waits, too.  A site that says what it may not
-say is cut off, and told why; it comes again from its last ack on.
+A parcel may have to wait for room in the log, or for its turn; then what came behind it waits, too.  A site that says
+what it may not say is cut off, and told why; it comes again from its last ack on.
 """
 
 from __future__ import annotations
@@ -132,6 +132,10 @@ class Incoming:
                 self._waits = True
                 engine.on_room.append(self.go_on)
                 return
+            if engine.turns.used_up:
+                self._waits = True
+                engine.turns.wait(self.go_on)
+                return
             try:
                 heard = engine.core.hear(engine.now(), self.site, head, rows, judged=True)
             except (PenstockError, ValueError) as error:
@@ -174,6 +178,9 @@ class Incoming:
     def _asked(self, said: Said, answer: Answer[None]) -> None:
         if self._ending is not None:
             answer.fail(self._ending)
+            return
+        if self._engine.turns.used_up:
+            self._engine.turns.wait(partial(self._asked, said, answer))
             return
         self.asks += 1
         core, now = self._engine.core, self._engine.now()
