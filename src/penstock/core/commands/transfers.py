@@ -450,19 +450,21 @@ class TransferCommands(LinkCommands):
 
     def _beyond(self, queue: Queue | None, spans: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         """Those messages that can never be in a queue here: there is none, or they were here before it."""
-        return list(spans) if queue is None else [one for span in spans for one in self._before(queue, *span)]
-
-    def _before(self, queue: Queue, origin: int, first: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        had = self.reviewed(queue)
-        for low, high in self._stand(origin, first, stop):
-            if low < queue.id:
-                span = low, min(high, queue.id)
-                for left in [one for some in without(span, had) for one in without(some, queue.living(*some))]:
-                    yield from self.told_as(*left)
-        if origin != self.origin:
-            passed = max(first, min(stop, self._passed(queue, origin), self._took_from(queue, origin)))
-            here = self._numbers(origin).standing(first, passed)
-            yield from ((origin, *span) for span in without((first, passed), here) if first < passed)
+        if queue is None:
+            return list(spans)
+        out, had, gone = list[tuple[int, int, int]](), self.reviewed(queue), dict[int, int]()
+        for origin, first, stop in spans:
+            for low, high in self._stand(origin, first, stop):
+                if low < queue.id:
+                    span = low, min(high, queue.id)
+                    for left in [one for some in without(span, had) for one in without(some, queue.living(*some))]:
+                        out += self.told_as(*left)
+            if origin != self.origin:
+                if origin not in gone:
+                    gone[origin] = min(self._passed(queue, origin), self._took_from(queue, origin))
+                here = self._numbers(origin).standing(first, passed := max(first, min(stop, gone[origin])))
+                out += [(origin, *span) for span in without((first, passed), here) if first < passed]
+        return out
 
     def _ending(self, now: Now, queue: Queue) -> int:
         """What sites have said of messages that are to come is for the next queue of the name.

@@ -26,9 +26,9 @@ AGAIN_FIRST = 100_000
 AGAIN_MOST = 10_000_000
 """Microseconds until an ask without an answer is repeated: at first, and at most."""
 
-ASKED_SPANS = 2_000
+ASKED_SPANS = 1_000
 """Pieces that are asked for at once: where every second message is done a piece is one message, and each costs a turn
-of both sites some 20 us.
+of both sites some 15 us.
 """
 
 BESIDES_MOST, BESIDES_SPANS = 5_000, 100

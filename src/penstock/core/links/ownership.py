@@ -55,10 +55,11 @@ def holds_against(one: Claim, other: Claim) -> bool:
 class Claims:
     """The claims to the messages of one queue; what nobody claimed belongs to this site."""
 
-    __slots__ = ("_claims", "_ends", "_owners", "_starts", "doubled", "here")
+    __slots__ = ("_claims", "_ends", "_owners", "_starts", "ceded", "doubled", "here")
 
     def __init__(self, here: str) -> None:
         self.here = Claim(here)
+        self.ceded = 0  # messages that ceased to be this site's, since the start
         self._owners = Counter[str]()  # of how many spans
         self.doubled = 0  # messages that two sites took without each other, since the start
         self._starts = list[int]()
@@ -80,11 +81,6 @@ class Claims:
             if low < high:
                 yield low, high, self._claims[i]
 
-    def ours(self, first: int, stop: int) -> int:
-        """How many of the messages [first, stop) belong to this site."""
-        others = (high - low for low, high, claim in self.spans(first, stop) if claim.owner != self.here.owner)
-        return stop - first - sum(others)
-
     def owned_by(self, site: str, first: int, stop: int) -> int:
         """How many of the messages [first, stop) were given to another site."""
         return sum(high - low for low, high, claim in self.spans(first, stop) if claim.owner == site)
@@ -95,17 +91,20 @@ class Claims:
         The first owner of a message is told with it, so that claim holds wherever nothing was claimed.
         """
         free = (claim.why == "first" and claim != self.here) or holds_against(claim, self.here)
-        changed, at = list[Span](), first
+        changed, at, theirs = list[Span](), first, claim.owner != self.here.owner
         for low, high, before in self.spans(first, stop):
             if at < low and free:
                 changed.append((at, low))
+                self.ceded += theirs * (low - at)
             if holds_against(claim, before):
                 changed.append((low, high))
+                self.ceded += (theirs and before.owner == self.here.owner) * (high - low)
             if claim.serial and claim.serial == before.serial and claim.owner != before.owner:
                 self.doubled += high - low
             at = high
         if at < stop and free:
             changed.append((at, stop))
+            self.ceded += theirs * (stop - at)
         for low, high in changed:
             self._set(low, high, claim)
         return changed
@@ -150,8 +149,10 @@ class Claims:
                 joined[-1] = (joined[-1][0], b, one)
             else:
                 joined.append((a, b, one))
-        self._owners.subtract(one.owner for _, _, one in pieces)
-        self._owners.update(one.owner for _, _, one in joined)
+        for _, _, one in pieces:
+            self._owners[one.owner] -= 1
+        for _, _, one in joined:
+            self._owners[one.owner] += 1
         starts[low:high] = [a for a, _, _ in joined]
         ends[low:high] = [b for _, b, _ in joined]
         claims[low:high] = [one for _, _, one in joined]

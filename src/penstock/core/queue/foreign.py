@@ -80,11 +80,10 @@ class Foreign(Waiting):
     def _elsewhere(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
         """Which of them are other sites'."""
         out = np.zeros(len(chunk), dtype=np.bool_)
-        lsns = view(chunk)
-        for low, high, claim in self.claims.spans(chunk[0], chunk[-1] + 1):
-            if claim.owner != self.claims.here.owner:
-                start, stop = np.searchsorted(lsns, (low, high)).tolist()
-                out[start:stop] = True
+        here, spans = self.claims.here.owner, self.claims.spans(chunk[0], chunk[-1] + 1)
+        theirs = as_pairs([(low, high) for low, high, claim in spans if claim.owner != here])
+        for start, stop in np.searchsorted(view(chunk), theirs).tolist():
+            out[start:stop] = True
         return out
 
     def spans(self) -> list[tuple[int, int, int, int]]:

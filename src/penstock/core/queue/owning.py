@@ -113,11 +113,9 @@ def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: 
     if not len(lsns):
         return 0
     foreign = queue.ensure_foreign(peers)
-    changed, given = list[Span](), 0  # given: those that were this site's
+    changed, ceded = list[Span](), foreign.claims.ceded
     for first, stop in _spans(lsns):
-        given += foreign.claims.ours(first, stop)
         changed += foreign.claims.put(first, stop, claim)
-        given -= foreign.claims.ours(first, stop)
     if not changed:
         return 0
     _tell(queue, claim, changed, peers, sink)
@@ -132,7 +130,7 @@ def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: 
         for run in queue.extract_ours(chunk):
             foreign.keep(run)
     if claim.serial:
-        foreign.given += given
+        foreign.given += foreign.claims.ceded - ceded
     return count
 
 
