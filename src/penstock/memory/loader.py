@@ -145,7 +145,7 @@ _LOOK_AT = 64
 """Lists among which the neediest is chosen in one step."""
 
 _BACK_MOST = 256
-"""Positions that came back of which bodies are fetched ahead."""
+"""Positions that came back of which bodies are fetched ahead.  Where all are here nobody looks until half have gone."""
 
 TURNS = 4
 """Of so many reads one goes to the list that has waited longest, wherever in the log it is."""
@@ -180,8 +180,9 @@ class Loader:
 
     # -- what others ask
 
-    def look_after(self, one: TargetList) -> None:
-        """A list has something ready beyond what was dispatched from it."""
+    def look_after(self, one: TargetList, dispatched: int) -> None:
+        """A list has something ready beyond what was dispatched from it: as many just now, at most."""
+        one.ahead -= dispatched
         self._look[one] = None
 
     def want(self, one: TargetList, chunks: Iterable[Chunk], callback: Callable[[], None]) -> None:
@@ -392,10 +393,11 @@ class Loader:
         for chunk in takewhile(lambda _: len(some) < rows, within):
             ascends = ascends and (not some or chunk[0] > some[-1])
             _absent(shelf, arrivals.absent(chunk[: rows - len(some)]), some)
-        back = range(0) if missed else one.line.returned(min(_BACK_MOST, rows))
+        back = range(0) if missed or one.ahead > 0 else one.line.returned(min(_BACK_MOST, rows))
         if len(back):
-            ascends = False
+            ascends, before = False, len(some)
             _absent(shelf, arrivals.absent(back), some)
+            one.ahead = len(back) // 2 if len(some) == before else 0
         return some if ascends or not some else array("q", sorted(set(some))[:READ_ROWS])
 
     def _move(self, one: TargetList, chunk: Chunk) -> Chunk:

@@ -347,7 +347,7 @@ class Line(Protocol):
 class TargetList:
     """Direct bodies of one list."""
 
-    __slots__ = ("_area", "edge", "key", "line", "mean", "shelf", "wanted")
+    __slots__ = ("_area", "ahead", "edge", "key", "line", "mean", "shelf", "wanted")
 
     def __init__(self, area: TargetArea, key: object, line: Line) -> None:
         self._area = area
@@ -355,6 +355,7 @@ class TargetList:
         self.line = line
         self.shelf = Shelf()
         self.edge = 0  # all positions never delivered up to here are direct, or were
+        self.ahead = 0  # as many of what came back may be dispatched before more of it is looked at
         self.mean = MEAN_FIRST  # bytes a row
         self.wanted: list[Chunk] = []  # granted and waited for; some of it may be here by now
 
@@ -384,6 +385,7 @@ class TargetList:
         slab = self.shelf.drop()
         self._area.account.add(-slab.cost)
         self.edge = min(self.edge, slab.first - 1)
+        self.ahead = 0
         return slab
 
     def cut(self, least: int) -> int:

@@ -151,7 +151,7 @@ class Gates:
                 return
             receiver.deliver_one(effect, *row)
             if effect.queue.available:
-                self._look_after(effect.queue, effect.consumer.targets)
+                self._look_after(effect.queue, effect.consumer.targets, 1)
         elif runtime.broken is None:
             self.late.append(effect)
             runtime.await_lsn(effect.after)
@@ -225,7 +225,7 @@ class Gates:
                 self._gates[receiver.gate] = deque([(effect, rest)])
                 self._wait(effect, rest, receiver)
         if effect.queue.available:
-            self._look_after(effect.queue, effect.consumer.targets)
+            self._look_after(effect.queue, effect.consumer.targets, len(effect.chunk))
 
     def deliver_each(self, effect: Deliveries) -> None:
         """The same for messages of which each has a consumer of its own: together, where nothing is in their way."""
@@ -236,7 +236,7 @@ class Gates:
                 receiver.deliver_each(effect, whole)
                 if effect.queue.available:
                     for targets in {consumer.targets for consumer in effect.consumers}:
-                        self._look_after(effect.queue, targets)
+                        self._look_after(effect.queue, targets, len(effect.chunk))
                 return
         for one in effect.singly():
             self.deliver(one)
@@ -374,10 +374,10 @@ class Gates:
         one = self._runtime.bodies.area.lists.get(key)
         return one if one is not None else self._runtime.bodies.area.add(key, Upcoming(queue, targets))
 
-    def _look_after(self, queue: Queue, targets: Matches | None) -> None:
+    def _look_after(self, queue: Queue, targets: Matches | None, granted: int) -> None:
         """More is ready than was granted: have the loader fetch its bodies in time."""
         if reaches_back(queue, self._runtime.bodies.arrivals.lacking):
-            self._runtime.loader.look_after(self._list_of(queue, targets))
+            self._runtime.loader.look_after(self._list_of(queue, targets), granted)
 
 
 def _on_behalf_of(item: Delivery | Fence) -> Asker | None:

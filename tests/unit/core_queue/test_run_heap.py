@@ -75,7 +75,7 @@ def test_every_reader_tells_what_is_there(kind: str, loose: int, alike: int, mon
             return heap.key(alone(lsn, there[lsn]))
 
         for _ in range(60):
-            match chance.choice(("push", "push", "push", "take", "extract")):
+            match chance.choice(("push", "push", "push", "take", "take_at", "extract")):
                 case "push" if away:
                     told, count = fate(chance, kind), min(len(away), chance.choice((1, 1, 1, 2, 9)))
                     some = sorted(away.pop() for _ in range(count))
@@ -91,6 +91,11 @@ def test_every_reader_tells_what_is_there(kind: str, loose: int, alike: int, mon
                     assert all(key(lsn) < limit for lsn in taken)
                     assert fates(out) == {lsn: there.pop(lsn) for lsn in taken}
                     away += taken
+                case "take_at" if there:
+                    order = sorted(there, key=key)
+                    lsn = chance.choice((order[0], chance.choice(order)))
+                    assert fates([heap.take_at(key(lsn))]) == {lsn: there.pop(lsn)}
+                    away.append(lsn)
                 case "extract":
                     some = sorted(chance.sample(range(1, 5000), 3) + chance.sample(sorted(there), len(there) // 5))
                     wanted = chance.choice((as_chunk(sorted(set(some))), range(min(some), min(some) + 50)))
@@ -145,4 +150,7 @@ def test_of_many_that_have_nothing_in_common_a_step_looks_at_few(kind: str, monk
         assert len([*heap.behind((60_000, 0), 10)]) <= run_heap.LOOSE_MOST + 10
     columns = heap.copies()[1]
     assert sum(len(one.lsns) for one in columns) > 15_000
+    monkeypatch.setattr(sorted_rows.SortedRows, "among", None)  # a look through all rows
+    for key in heap.next_ones(100):
+        assert [*heap.take_at(key).chunk] == [key[1]]
     assert len(made) <= 2 * run_heap.LOOSE_MOST, "there are not more than this beside the rows"

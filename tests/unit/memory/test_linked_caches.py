@@ -114,6 +114,35 @@ def test_the_loader_raises_the_watermark_ahead_of_dispatch() -> None:
     assert world.rows_read == before
 
 
+def test_what_came_back_is_looked_at_once_for_many_that_are_dispatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it is fetched ahead, and yet nobody goes through it for each message that is given out."""
+    world = World(4_000_000)
+    deep(world, 2000, size=100)
+    line = world.consumer()
+    for lsn in range(1, 1200):
+        line.of.main.remove(lsn)
+        line.of.back.append(lsn)
+    world.caches.sweep()
+    world.caches.shrink(4_000_000)
+    looks: list[int] = []
+    returned = ModelLine.returned
+
+    def counted(line: ModelLine, count: int) -> Chunk:
+        looks.append(count)
+        return returned(line, count)
+
+    monkeypatch.setattr(ModelLine, "returned", counted)
+    stops = 0
+    for _ in range(1000):
+        world.dispatch(line, 1)
+        stops += len(world.waiting[line])
+        world.run()
+        world.check()
+    assert [lsn for _, lsn in world.got] == list(range(1, 1001))
+    assert stops == 1, "the first alone was waited for"
+    assert len([count for count in looks if count > 1]) < 40
+
+
 def test_the_loader_begins_at_the_present_watermark_and_reads_nothing_twice() -> None:
     world = World(400_000)
     deep(world, 2000)
@@ -135,7 +164,7 @@ def test_the_loader_takes_the_list_that_needs_it_most() -> None:
     stalled.stalled = True
     world.caches.shrink(400_000)
     for line in (stalled, poor):
-        world.loader.look_after(world.list_of(line))
+        world.loader.look_after(world.list_of(line), 0)
     lsns = waiting.upcoming()[:5]
     for lsn in lsns:
         waiting.of.main.remove(lsn)

@@ -198,7 +198,7 @@ class World:
         if len(waiting) == len(lsns):
             self.send(line)
         if line.upcoming():
-            self.loader.look_after(self.list_of(line))
+            self.loader.look_after(self.list_of(line), len(lsns))
         self.loader.step()
 
     def send(self, line: ModelLine) -> None:
@@ -225,7 +225,7 @@ class World:
     def give_back(self, line: ModelLine, lsn: int) -> None:
         """A delivered message is ready again, at its place."""
         insort(line.of.back, lsn)
-        self.loader.look_after(self.list_of(line))
+        self.loader.look_after(self.list_of(line), 0)
 
     def run(self, reads: int = 10_000) -> None:
         """Steps and answers until nothing is left to do."""

@@ -230,9 +230,8 @@ class Contents(QueueParts):
             self.weight -= self.sizes.total(range(lsn, lsn + 1))
         if self.main.stands(key):
             return self.main.punch(lsn)
-        one = range(lsn, lsn + 1)
-        self.targets.left(one)
-        return self.returned.extract(one)[0]
+        self.targets.left(range(lsn, lsn + 1))
+        return self.returned.take_at(key)
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take the wanted messages that wait out of their places.  The caller says what becomes of them."""

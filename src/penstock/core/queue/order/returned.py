@@ -256,6 +256,10 @@ class PriorityReturned(Returned):
             start = end
         return out
 
+    def take_at(self, key: Key) -> Run:
+        """Take the message with this key, which is here."""
+        return self.extract(range(key[1], key[1] + 1))[0]
+
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here."""
         if not self.count or not len(wanted):

@@ -119,6 +119,14 @@ class Scattered:
         block = self._rows.take(count, limit)
         return [] if block is None else self._as_runs([np.frombuffer(column, dtype=np.int64) for column in block])
 
+    def take_at(self, key: Key) -> Run | None:
+        """Take the message with this key and LSN, which is found by halves; None: it is not here."""
+        row = self._rows.remove(key)
+        if row is None:
+            return None
+        _, lsn, place, deadline, number = row
+        return Run(range(lsn, lsn + 1), False, self._tallies[number], place, deadline)
+
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that are here, in no order."""
         return self._in_groups(self._rows.extract(wanted))
