@@ -41,7 +41,8 @@ BOUNDS: tuple[Bound, ...] = (
     ((run_heap,), "LOOSE_MOST", (0, 2)),
 )
 STEPS: tuple[Bound, ...] = (
-    ((leases, contents, delays, trimming), "STEP_MOST", (1, 2, 5)),
+    ((leases, contents, delays), "STEP_MOST", (1, 2, 5)),
+    ((contents,), "OF_KEYS", (1, 4)),
     ((leases, delays), "STEP_RUNS", (1, 2)),
     ((delays,), "STEP_TIMES", (1, 2, 5)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -12,6 +13,7 @@ import pytest
 from penstock.core.effects import Verb
 from penstock.core.queue.order.returned import PriorityReturned
 from penstock.core.queue.order.runs import Run
+from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.refusing import Reckoning
 from penstock.errors import QueueFull
 from penstock.expr import compile_filter
@@ -195,6 +197,39 @@ def test_of_many_returned_ones_with_priorities_each_level_gives_way_at_once(monk
     assert world.contents(queue) == sorted(sorted(bodies, key=lambda body: (int(body) % 4, int(body)))[500:], key=int)
     assert sum(taken) <= 500
     assert len(taken) < 20
+
+
+@pytest.mark.parametrize("back", [0, 600, 1200])
+@pytest.mark.parametrize("ways", [7, 40_000])
+def test_where_each_has_a_priority_of_its_own_they_give_way_together(
+    ways: int, back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a limit set below 20,000 with a `priority_expression`: 1.4 s in one turn of the core."""
+    world = World()
+    letters = world.declare("l")
+    queue = world.declare("q", priority_expression="/p", dead_letter_exchange="", dead_letter_routing_key="l")
+    chance = random.Random(back + ways)
+    urgency = [chance.randrange(ways) - ways // 2 for _ in range(1200)]
+    world.publish("q", *(b'{"p": %d, "n": %d}' % (p, n) for n, p in enumerate(urgency)))
+    if back:
+        consumer = world.subscribe(queue, max_backlog=back)
+        world.core.unsubscribe(world.now, consumer, requeue=True)
+        world.turn()
+    steps, take = list[object](), SortedRows.take_between
+
+    def counted(rows: SortedRows, *given: Any) -> Any:
+        steps.append(given)
+        return take(rows, *given)
+
+    monkeypatch.setattr(SortedRows, "take_between", counted)
+    world.core.alter_queue(world.now, queue, replace(queue.settings, max_length=200))
+    world.turn()
+    while queue.busy:
+        world.turn()
+    order = sorted(range(1200), key=lambda n: (urgency[n], n))
+    assert sorted(orjson.loads(body)["n"] for body in world.contents(letters)) == sorted(order[:1000])
+    assert sorted(orjson.loads(body)["n"] for body in world.contents(queue)) == sorted(order[1000:])
+    assert len(steps) < 30
 
 
 def test_dead_letters_of_a_limit_in_the_order_of_their_death() -> None:

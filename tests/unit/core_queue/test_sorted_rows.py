@@ -29,7 +29,15 @@ def test_rows_are_in_order_however_they_come(
             wanted.update({row[:2]: row for row in some})
             for key in chance.sample(sorted(wanted), min(len(wanted), chance.randrange(6))):
                 assert rows.remove(key) == wanted.pop(key)
+            first, stop = sorted((chance.randrange(20), chance.randrange(n + 1)) for _ in range(2))
+            order, most = sorted(wanted), chance.choice((1, 3, sorted_rows.ALL))
+            gone = [key for key in order if first <= key < stop][:most]
+            columns = rows.take_between(first, stop, most)
+            assert list(zip(*(column.tolist() for column in columns), strict=True)) == [*map(wanted.pop, gone)]
             found = [row for part in rows.blocks() for row in zip(*(column.tolist() for column in part), strict=True)]
             assert found == [wanted[key] for key in sorted(wanted)], seed
             assert rows.count == len(wanted)
             assert not wanted or rows.head() == min(wanted)
+            for count in (1, 3, len(wanted)) if wanted else ():
+                last = sorted(wanted)[-count:]
+                assert rows.ends(count) == (last[0][0], last[-1][0])

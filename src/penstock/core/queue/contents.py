@@ -27,7 +27,7 @@ from penstock.records.compute import lsns_of
 from penstock.records.kinds import Kind
 
 OF_KEYS = 16
-"""A message whose key is looked up as it comes back takes the time of so many others."""
+"""A message whose key or rank is looked up as it comes or goes takes the time of so many others."""
 
 
 class Contents(QueueParts):
@@ -201,8 +201,8 @@ class Contents(QueueParts):
 
     @property
     def step_most(self) -> int:
-        """Messages that leave their consumers in one step, about: fewer where each has a key to be looked up."""
-        return STEP_MOST if self.shares is None else max(STEP_MOST // OF_KEYS, 1)
+        """Messages that leave their places in one step, about: fewer where each has a key or a rank to be looked up."""
+        return STEP_MOST if self.shares is None and self.ranks is None else max(STEP_MOST // OF_KEYS, 1)
 
     def take_ready(self, count: int) -> list[Run]:
         """Take up to `count` ready messages in the order of dispatch; with tenants, of those whose turn it is."""

@@ -44,7 +44,6 @@ from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.returned import PriorityReturned
 from penstock.core.queue.order.runs import NEVER, Run, view
 from penstock.core.queue.order.standing import LOW, place_of
-from penstock.core.queue.settling.leases import STEP_MOST
 from penstock.core.queue.stages import Newcomers, Stage
 from penstock.core.queue.staging import ascending_chunk
 from penstock.core.queue.whole import DISPATCH, TRIM
@@ -54,6 +53,9 @@ from penstock.records.chunks import Now
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
 
+
+NO_RANK = -(1 << 63) - 1
+"""Before all ranks."""
 
 LOOK = 1024
 """Messages at the head whose sizes are looked at together."""
@@ -81,16 +83,16 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
     """Some of the lowest priority, the oldest first."""
     returned = queue.returned
     back: PriorityReturned | None = returned if isinstance(returned, PriorityReturned) and returned.count else None
-    ranks = [main.last_rank()] if main.count else []
-    if back is not None:
-        ranks.append(back.last_rank())
-    rank = max(ranks)
-    runs = main.take_of(rank, count, NEVER if back is None else back.first_of(rank)) if main.count else []
-    if runs:
+    rank = main.last_rank() if main.count else NO_RANK
+    if back is None or (last := back.last_rank()) < rank:
+        return main.take_last(count, NO_RANK if back is None else last)
+    if last > rank:
+        runs = back.take_last(count, rank)
+    elif runs := main.take_of(rank, count, back.first_of(rank)):
         return runs
-    assert back is not None
-    behind = main.behind(place_of(rank, 0))
-    runs = back.take_of(rank, count, behind & LOW if behind is not None and behind >> 64 == rank else NEVER)
+    else:
+        behind = main.behind(place_of(rank, 0))
+        runs = back.take_of(rank, count, behind & LOW if behind is not None and behind >> 64 == rank else NEVER)
     for run in runs:
         queue.targets.left(run.chunk)
     return runs
@@ -122,7 +124,7 @@ def _count_of_bytes(queue: Contents, excess: int, most: int) -> int:
 
 
 def trim(queue: Contents, sink: Sink, most: int = 0) -> None:
-    """Let the head give way while a limit is exceeded: `most` messages (0: `STEP_MOST`), and `TRIM` if there are more.
+    """Let the head give way while a limit is exceeded: `most` messages (0: a step of them), then `TRIM` for the rest.
 
     Nothing is dispatched before it is over: what has to go must not be given out between two steps.
     """
@@ -136,7 +138,7 @@ def trim(queue: Contents, sink: Sink, most: int = 0) -> None:
             return
     if _unknown(queue, sink):
         return
-    most = most or STEP_MOST
+    most = most or queue.step_most
     count = min(queue.ready - limits.length, most)
     runs = take_yielding(queue, count) if count > 0 else []
     left = most - max(count, 0)

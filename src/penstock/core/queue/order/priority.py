@@ -156,14 +156,20 @@ class PriorityOrder(Standing):
             for run in runs:
                 run.solid = False
         else:
-            lsns = self._rows.after((rank, 0), count)
-            mine = lsns[1][(lsns[0] == rank) & (lsns[1] < limit)]
-            if not len(mine):
-                return []
-            gone = self._rows.take_between((rank, int(mine[0])), (rank, int(mine[-1]) + 1))[1]
-            runs = [Run(packed(gone), False)]
+            gone = self._rows.take_between((rank, 0), (rank, limit), count)[1]
+            runs = [Run(packed(gone), False)] if len(gone) else []
         self.count -= sum([len(run.chunk) for run in runs])
         return runs
+
+    def take_last(self, count: int, above: int) -> list[Run]:
+        """Some of the last ranks behind `above`, the last first and of each the oldest: `count` messages at most."""
+        rows = self._rows
+        first, last = (self.last_rank(),) * 2 if rows is None else rows.ends(count)
+        if rows is None or first == last:
+            return self.take_of(last, count, NEVER)
+        ranks, lsns = rows.take_between((max(above, first) + 1, 0), (last + 1, 0))
+        self.count -= len(lsns)
+        return [Run(part, False) for part in ascending(lsns[np.lexsort((lsns, ~ranks))])]
 
     def punch(self, lsn: int) -> Run:
         """Take one message that is here."""

@@ -209,12 +209,19 @@ class PriorityReturned(Returned):
 
     def take_of(self, rank: int, count: int, limit: int) -> list[Run]:
         """Up to `count` of the first of one rank with places below `limit`, in order; they are no longer here."""
-        ranks, places, lsns, _ = self._rows.after((rank, 0), count)
-        last = int(((ranks == rank) & (places < limit)).sum()) - 1
-        if last < 0:
-            return []
-        ends = [(rank, int(places[at]), int(lsns[at]) + more) for at, more in ((0, 0), (last, 1))]
-        runs = self._as_runs(self._rows.take_between(*ends))
+        runs = self._as_runs(self._rows.take_between((rank, 0, 0), (rank, limit, 0), count))
+        self._taken(runs)
+        return runs
+
+    def take_last(self, count: int, above: int) -> list[Run]:
+        """Some of the last ranks behind `above`, the last first and of each the oldest: `count` messages at most."""
+        first, last = self._rows.ends(count)
+        if first == last:
+            return self.take_of(last, count, NEVER)
+        columns = self._rows.take_between((max(above, first) + 1, 0, 0), (last + 1, 0, 0))
+        ranks, places, lsns, _ = columns
+        order = np.lexsort((lsns, places, ~ranks))
+        runs = self._as_runs([column[order] for column in columns])
         self._taken(runs)
         return runs
 
@@ -241,6 +248,8 @@ class PriorityReturned(Returned):
     def _as_runs(self, columns: list[Ints]) -> list[Run]:
         """Rows as runs of ascending LSNs, in their order."""
         _, places, lsns, kinds = columns
+        if not len(lsns):
+            return []
         own = places == lsns
         cut = (np.diff(lsns) < 0) | (np.diff(kinds) != 0) | (own[1:] != own[:-1])
         cut |= ~own[1:] & (np.diff(places) != 0)

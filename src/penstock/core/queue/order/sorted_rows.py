@@ -31,6 +31,9 @@ BLOCK = 1024
 MERGE_LEAST = 16
 """So many rows for one block are merged into it at once, fewer are put in one by one."""
 
+ALL = 1 << 62
+"""More rows than there are."""
+
 SPREAD_MOST = 4096
 """Up to so many rows are parted among the blocks as Python's tuples: cheap where a block gets one or two of them."""
 
@@ -193,6 +196,14 @@ class SortedRows:
         block = self._blocks[-1]
         return tuple(column[-1] for column in block[: self._keys])
 
+    def ends(self, count: int) -> tuple[int, int]:
+        """The first keys of the first and of the last of the last so many rows; only when there is one."""
+        for block in reversed(self._blocks):
+            if count <= len(block[0]):
+                return block[0][-count], self._blocks[-1][0][-1]
+            count -= len(block[0])
+        return self._firsts[0][0], self._blocks[-1][0][-1]
+
     def find(self, key: Row) -> tuple[int, int] | None:
         """Where the row with these keys is, as (block, place)."""
         index = bisect_right(self._firsts, key) - 1
@@ -276,19 +287,22 @@ class SortedRows:
         self._firsts[0] = self._first(own)
         return out
 
-    def take_between(self, first: Row, stop: Row) -> list[Ints]:
-        """Take the rows from the keys `first` on up to those before `stop`; their columns, in order."""
-        start = max(bisect_right(self._firsts, first) - 1, 0)
-        end = bisect_left(self._firsts, stop)
+    def take_between(self, first: Row, stop: Row, count: int = ALL) -> list[Ints]:
+        """Take the rows from the keys `first` on to those before `stop`, so many at most; their columns, in order."""
+        start = end = max(bisect_right(self._firsts, first) - 1, 0)
         out: list[list[array[int]]] = []
         kept: list[Block] = []
-        for index in range(start, end):
-            block = self._own(index)
-            low, high = self._place(block, first), self._place(block, stop)
+        while count and end < len(self._blocks) and self._firsts[end] < stop:
+            block = self._own(end)
+            end += 1
+            low = self._place(block, first)
+            high = min(self._place(block, stop), low + count)
+            count -= high - low
             out.append([column[low:high] for column in block])
-            for part in ([column[:low] for column in block], [column[high:] for column in block]):
-                if len(part[0]):
-                    kept.append(part)
+            for column in block:
+                del column[low:high]
+            if len(block[0]):
+                kept.append(block)
         kept = _gathered(kept)
         self._blocks[start:end] = kept
         self._firsts[start:end] = [self._first(block) for block in kept]

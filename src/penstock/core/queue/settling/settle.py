@@ -233,11 +233,12 @@ def _judged(
     """What goes back, by the moment at which it is ready again (0: at once), and what does not, by the reasons."""
     back: dict[int, list[Run]] = {}
     dead: dict[str, list[Run]] = {}
-    retry = queue.settings.retry
+    retry, overdue = queue.settings.retry, queue.expiry.overdue
+    some = len(runs) == 1 or overdue(sorted_chunk([run.chunk for run in runs]), now.wall) is not None
     for run in runs:
         reasons = spent(run.tally, queue.settings)
         rest = [run]
-        late = queue.expiry.overdue(run.chunk, now.wall)
+        late = overdue(run.chunk, now.wall) if some else None
         if late is not None:
             inside, outside, slices = sift(run.chunk, late)
             assert inside is not None
