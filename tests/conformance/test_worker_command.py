@@ -60,6 +60,13 @@ def start(shop: Path, broker: Broker, *options: str, target: str = "shop:app") -
     )  # fmt: skip
 
 
+def ran(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command, until it ends by itself."""
+    command = [sys.executable, "-m", "penstock", "worker", *words]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
 def test_a_burst_works_on_what_is_there_and_tells_what_became_of_it(shop: Path, broker: Broker) -> None:
     for number in range(20):
         broker.publish("q", b'{"id": %d}' % number)
@@ -107,40 +114,45 @@ def test_an_app_that_is_not_there_is_told_with_what_is(shop: Path, broker: Broke
     process = start(shop, broker)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    command = [sys.executable, "-m", "penstock", "worker", "nothing:app"]
-    done = subprocess.run(
-        command, cwd=shop, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
-    )
+    done = ran(shop, "nothing:app")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no module 'nothing'" in done.stderr
 
 
+BROKEN = ('  File "{folder}/broken.py", line 1', "    def app(:", "SyntaxError: invalid syntax")
+OUTER = ("Traceback (most recent call last):", '  File "{folder}/outer.py", line 1, in <module>')
+
+
 @pytest.mark.parametrize(
-    ("text", "status", "first", "last"),
+    ("module", "text", "told"),
     [
+        ("broken", "def app(:\n", BROKEN),
+        ("outer", "import broken\n", (*OUTER, "    import broken", *BROKEN)),
         (
-            "def app(:\n",
-            2,
-            "penstock: {folder}/broken.py:1: invalid syntax",
-            "  PS105. Use a value the message allows.",
+            "outer",
+            "import nothing_there\n",
+            (*OUTER, "    import nothing_there", "ModuleNotFoundError: No module named 'nothing_there'"),
         ),
-        ("import nothing_there\n", 1, "Traceback (most recent call last):", "No module named 'nothing_there'"),
-        ("1 / 0\n", 1, "Traceback (most recent call last):", "ZeroDivisionError: division by zero"),
+        ("outer", "1 / 0\n", (*OUTER, "    1 / 0", "ZeroDivisionError: division by zero")),
     ],
 )
-def test_a_module_that_cannot_be_loaded_is_told_by_its_own_lines(
-    tmp_path: Path, text: str, status: int, first: str, last: str
+def test_a_module_that_cannot_be_loaded_is_told_by_python_with_its_own_lines_alone(
+    tmp_path: Path, module: str, text: str, told: tuple[str, ...]
 ) -> None:
-    (tmp_path / "broken.py").write_text(text)
-    command = [sys.executable, "-m", "penstock", "worker", "broken:app"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True, text=True
-    )
-    told = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (status, "")
-    assert told[0].startswith(first.format(folder=tmp_path))
-    assert told[-1].endswith(last)
-    assert len(told) <= 5, "nothing of typer, importlib or this command"
+    (tmp_path / "broken.py").write_text("def app(:\n")
+    (tmp_path / f"{module}.py").write_text(text)
+    done = ran(tmp_path, f"{module}:app")
+    lines = [line for line in done.stderr.splitlines() if line.strip(" ~^")]  # which marks there are is Python's
+    assert (done.returncode, done.stdout, lines) == (1, "", [line.format(folder=tmp_path) for line in told])
+
+
+def test_processes_whose_module_is_no_python_are_not_started_again(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("def app(:\n")
+    done = ran(tmp_path, "broken:app", "--processes", "2")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("SyntaxError: invalid syntax") == 2
+    assert "ended with 1\n" in done.stderr
+    assert "started again" not in done.stderr
 
 
 def test_a_change_of_the_program_starts_it_again(shop: Path, broker: Broker) -> None:

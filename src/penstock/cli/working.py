@@ -33,6 +33,9 @@ STOP_S = 3600.0
 SHOWN = 3
 """Files that a note of a change names."""
 
+NO_PYTHON = 65
+"""Status of one of several processes whose module is no Python, which another start would not mend; told as 1."""
+
 BEAT_S = 0.2
 """How often the processes are looked at."""
 
@@ -68,7 +71,10 @@ def worker(
         raise typer.Exit(_several(target, url, processes, burst, verbose, json, sources))
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    app = _loaded(target)
+    try:
+        app = _loaded(target)
+    except SyntaxError:
+        raise typer.Exit(NO_PYTHON if with_parent else 1) from None
     if with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     if not json:
@@ -78,22 +84,25 @@ def worker(
 
 
 def _loaded(target: str) -> App:
-    """The app.  What its module raises is told by that module's own lines, without those that led there."""
+    """The app.  What its module raises is told by that module's own lines, without those that led there.
+
+    A SyntaxError is told and raised, for who starts processes again.
+    """
     from penstock.worker import app
 
     try:
         return app.load(target, Path.cwd())
     except PenstockError:
         raise
-    except SyntaxError as error:
-        raise InvalidArgument(f"{error.filename}:{error.lineno}: {error.msg}") from None
-    except Exception as error:  # noqa: BLE001 - a module may raise whatever it likes
+    except Exception as error:  # a module may raise whatever it likes
         own = error.__traceback__
         while own is not None and own.tb_frame.f_code.co_filename in {__file__, app.__file__, importlib.__file__}:
             own = own.tb_next
         while own is not None and own.tb_frame.f_code.co_filename.startswith("<frozen"):
             own = own.tb_next
         sys.stderr.write("".join(traceback.format_exception(error.with_traceback(own))))
+        if isinstance(error, SyntaxError):
+            raise
         raise typer.Exit(1) from None
 
 
@@ -166,7 +175,7 @@ def _several(
     if url is not None:
         command += ["--url", url]
     children = [Child(f"worker process {number}", note) for number in range(1, processes + 1)]
-    finals = (0, 2) if burst else (2,)
+    finals = (0, 2, NO_PYTHON) if burst else (2, NO_PYTHON)
     note(f"penstock worker: {counted(processes, 'process').replace('processs', 'processes')} of {target}")
     ended = dict[str, int]()  # status by name, of those that are not started again
     while not stopping.is_set() and (sources is not None or len(ended) < processes):
@@ -194,8 +203,10 @@ def _look(child: Child, command: Sequence[str], finals: Sequence[int], ended: di
     """Start a process again when it is due, unless it has ended with one of these, which is noted in `ended`."""
     status = child.ended()
     if status is not None:
-        note(f"penstock: {child.name} ended with {status}{'' if status in finals else ' and is started again'}")
-        if status in finals:
+        final = status in finals
+        status = 1 if status == NO_PYTHON else status
+        note(f"penstock: {child.name} ended with {status}{'' if final else ' and is started again'}")
+        if final:
             ended[child.name] = status
     if child.name not in ended and child.due():
         child.start(command)
