@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import SettingsError
+from penstock.errors import PenstockError, SettingsError
 from penstock.spark.checkpoint import Manifest, remembered
 from penstock.spark.pipelines import code
 
@@ -131,3 +133,73 @@ def test_code_is_read_anew_when_it_or_what_it_uses_changes(tmp_path: Path, monke
         code.load(text, "p")
     for name in ("penstock_main_x", "penstock_helper_x"):
         sys.modules.pop(name, None)
+
+
+GOOD = {"main": "from {helper} import N\n\ndef f(x):\n    return N + x\n", "helper": "N = 1\n"}
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Names of modules that no other test has; their files lie in `tmp_path`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = {one: f"{tmp_path.name}_{one}" for one in GOOD}
+    yield names
+    for name in names.values():
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("main", "def f(:\n    pass\n", "SyntaxError: invalid syntax ({main}.py, line 1)"),
+        ("main", "import {helper}\n", "AttributeError: module '{main}' has no attribute 'f'"),
+        ("main", "f = 3\n", "TypeError: f is no function, but of type int"),
+        ("helper", "N = (1\n", "SyntaxError: '(' was never closed ({helper}.py, line 1)"),
+        ("helper", "\nN = 1 / 0\n", "ZeroDivisionError: division by zero ({helper}.py, line 2)"),
+        ("helper", "import sys\nsys.exit('no config')\n", "SystemExit: no config ({helper}.py, line 2)"),
+        ("helper", None, "ModuleNotFoundError: No module named '{helper}' ({main}.py, line 1)"),
+        ("main", None, "ModuleNotFoundError: No module named '{main}'"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_told_with_its_place_and_loaded_when_it_has_changed(
+    tmp_path: Path, modules: dict[str, str], file: str, text: str | None, told: str
+) -> None:
+    for name, good in GOOD.items():
+        if (here := text if name == file else good) is not None:
+            (tmp_path / f"{modules[name]}.py").write_text(here.format_map(modules))
+    target = f"{modules['main']}:f"
+    said = f"pipeline p: python = {target!r} cannot be loaded: {told.format_map(modules)}"
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=f"^{re.escape(said)}$"):
+            code.load(target, "p")
+    seen = code.watched(target)
+    (tmp_path / f"{modules[file]}.py").write_text(GOOD[file].format_map(modules))
+    assert code.watched(target) != seen
+    assert code.load(target, "p").function(1) == 2
+    seen = code.watched(target)
+    (tmp_path / f"{modules['helper']}.py").write_text("N = 41\n")
+    assert code.watched(target) != seen, "of the helper the function has a number alone"
+    assert code.load(target, "p").function(1) == 42
+
+
+def test_a_function_that_a_second_pipeline_lacks_leaves_what_the_first_watches(
+    tmp_path: Path, modules: dict[str, str]
+) -> None:
+    for name, good in GOOD.items():
+        (tmp_path / f"{modules[name]}.py").write_text(good.format_map(modules))
+    code.load(f"{modules['main']}:f", "p")
+    seen = code.watched(f"{modules['main']}:f")
+    with pytest.raises(SettingsError, match="has no attribute 'g'$"):
+        code.load(f"{modules['main']}:g", "q")
+    assert code.watched(f"{modules['main']}:f") == seen
+    assert len(seen) == 2
+
+
+def test_what_a_function_raises_is_told_with_its_place(tmp_path: Path, modules: dict[str, str]) -> None:
+    main = modules["main"]
+    (tmp_path / f"{main}.py").write_text(
+        "import sys\n\ndef no(x):\n    raise RuntimeError('no\\nway')\n\ndef leave(x):\n    sys.exit(x)\n"
+    )
+    for name, told in (("no", "RuntimeError: no way ({}.py, line 4)"), ("leave", "SystemExit: 3 ({}.py, line 7)")):
+        with pytest.raises(PenstockError, match=f"^{re.escape('pipeline p: ' + told.format(main))}$"):
+            code.load(f"{main}:{name}", "p").called("pipeline p", 3)

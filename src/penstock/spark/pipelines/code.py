@@ -17,7 +17,8 @@ import re
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -28,7 +29,8 @@ from penstock.records.dataclass import dataclass
 Stamp = tuple[tuple[str, int, int], ...]
 """Files with their times and sizes."""
 
-_LIBRARIES = tuple(str(Path(path).resolve()) for path in (*sysconfig.get_paths().values(), sys.prefix))
+_PACKAGES = [os.path.dirname(str(one.origin)) for one in map(importlib.util.find_spec, ("penstock", "pyspark")) if one]
+_LIBRARIES = tuple(f"{Path(path).resolve()}/" for path in (*sysconfig.get_paths().values(), sys.prefix, *_PACKAGES))
 
 _lock = threading.Lock()
 _loaded: dict[str, tuple[Stamp, tuple[str, ...]]] = {}
@@ -42,29 +44,78 @@ class Code:
     function: Callable[..., Any]
     digest: str
 
+    def called(self, whose: str, /, *frames: Any, **named: Any) -> Any:
+        """What it gives.  What it raises is told with its place in their code, but for what Spark or Penstock says."""
+        try:
+            return self.function(*frames, **named)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, PenstockError) or type(error).__module__.startswith(_WRAPPERS):
+                raise
+            raise PenstockError(f"{whose}: {_told(error)}") from error
+
 
 def load(text: str, pipeline: str) -> Code:
     """`module:function` of the settings, from the files as they are now.  SettingsError when it is not there."""
     module, _, name = text.partition(":")
     with _lock:
         forget_changed(module)
+        before = set(sys.modules)
         try:
             found: Any = importlib.import_module(module)
             for part in name.split("."):
                 found = getattr(found, part)
-        except Exception as error:  # the user's code may raise whatever it likes when it is imported
-            raise SettingsError(
-                f"pipeline {pipeline}: python = {text!r} cannot be loaded: {type(error).__name__}: {error}"
-            ) from error
-        if not callable(found):
-            raise SettingsError(f"pipeline {pipeline}: python = {text!r} is no function")
-        modules = list(own_modules(sys.modules[module]))
-        _loaded[module] = (stamp(modules), tuple(one.__name__ for one in modules))
+            if not callable(found):
+                raise TypeError(f"{name} is no function, but of type {type(found).__name__}")
+        except (Exception, SystemExit) as error:  # the user's code may raise whatever it likes when it is imported
+            _note(module, [one for one in _new(before) if _is_theirs(one)], _to_mend(error))
+            raise SettingsError(f"pipeline {pipeline}: python = {text!r} cannot be loaded: {_told(error)}") from error
+        reached = list(own_modules(sys.modules[module]))
+        root = _root(sys.modules[module])
+        _note(module, [*reached, *(one for one in _new(before) if _is_own(one, root))])
         digest = hashlib.sha256()
-        for one in modules:
+        for one in reached:
             _send_by_value(one)
             digest.update(one.__name__.encode() + b"\0" + Path(str(one.__file__)).read_bytes() + b"\0")
         return Code(cast("Callable[..., Any]", found), digest.hexdigest())
+
+
+def _new(before: set[str]) -> list[ModuleType]:
+    """Modules that were imported since."""
+    return [one for name, one in list(sys.modules.items()) if name not in before]
+
+
+def _note(module: str, modules: Sequence[ModuleType], paths: Sequence[str] = ()) -> None:
+    """What the next load looks at, beside what is known: these modules, and files, of which some may not be there."""
+    files, names = _loaded.pop(module, ((), ()))
+    all_paths = {*paths, *(path for path, _, _ in files), *(str(one.__file__) for one in modules)}
+    _loaded[module] = (
+        tuple(map(_stamped, sorted(all_paths))),
+        tuple(sorted({*names, *(one.__name__ for one in modules)})),
+    )
+
+
+def _to_mend(error: BaseException) -> list[str]:
+    """Files of the user's whose change may mend this: those that led there, and where a module was looked for."""
+    paths = [path for path, _ in _places(error)]
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        paths += _candidates(error.name)
+    return [path for path in paths if _is_code(path)]
+
+
+def _places(error: BaseException) -> Iterator[tuple[str, int]]:
+    """Files and lines of what led to an error, the innermost last."""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        yield frame.f_code.co_filename, line
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        yield error.filename, error.lineno
+
+
+def _told(error: BaseException) -> str:
+    """Type and text of an error in one line, and where in the user's code it happened."""
+    said = " ".join(f"{type(error).__name__}: {error}".split())[:LENGTH_MAX]
+    theirs = [(Path(path).name, line) for path, line in _places(error) if _is_code(path)]
+    place = "({}, line {})".format(*theirs[-1]) if theirs else ""
+    return said if said.endswith(place) else f"{said} {place}"
 
 
 def watched(text: str) -> Stamp:
@@ -73,12 +124,13 @@ def watched(text: str) -> Stamp:
     known = _loaded.get(module)
     if known is not None:
         return tuple(_stamped(path) for path, _, _ in known[0])
-    parts = module.split(".")
-    folders = [Path(folder or ".") for folder in sys.path]
-    files = [folder.joinpath(*parts) for folder in folders]
-    return tuple(
-        told for file in files for path in (f"{file}.py", f"{file}/__init__.py") if (told := _stamped(path))[1] >= 0
-    )
+    return tuple(told for path in _candidates(module) if (told := _stamped(path))[1] >= 0)
+
+
+def _candidates(module: str) -> list[str]:
+    """The files in which a module may be."""
+    files = [Path(folder or ".").joinpath(*module.split(".")) for folder in sys.path]
+    return [path for file in files for path in (f"{file}.py", f"{file}/__init__.py")]
 
 
 def forget_changed(module: str) -> None:
@@ -97,8 +149,7 @@ def forget_changed(module: str) -> None:
 
 def own_modules(module: ModuleType) -> Iterator[ModuleType]:
     """The module and what it reaches beside it, each once, in order of their names."""
-    file = Path(str(module.__file__)).resolve()
-    root = file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
+    root = _root(module)
     found = {module.__name__: module}
     waiting = [module]
     while waiting:
@@ -111,19 +162,25 @@ def own_modules(module: ModuleType) -> Iterator[ModuleType]:
     return iter([found[name] for name in sorted(found)])
 
 
+def _root(module: ModuleType) -> Path:
+    """The folder in which its top package or module lies."""
+    file = Path(str(module.__file__)).resolve()
+    return file.parents[module.__name__.count(".") + (file.name == "__init__.py")]
+
+
 def _is_own(module: ModuleType, root: Path) -> bool:
-    if module.__name__.partition(".")[0] in ("penstock", "pyspark", "__main__"):
-        return False
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str) or not file.endswith(".py"):
-        return False
-    path = Path(file).resolve()
-    return path.is_relative_to(root) and not str(path).startswith(_LIBRARIES)
+    return _is_theirs(module) and Path(str(module.__file__)).resolve().is_relative_to(root)
 
 
-def stamp(modules: list[ModuleType]) -> Stamp:
-    """Their files with time and size."""
-    return tuple(_stamped(str(one.__file__)) for one in modules)
+def _is_theirs(module: ModuleType) -> bool:
+    named = getattr(module, "__dict__", {})  # to ask some for what they lack loads what they stand for
+    file = named.get("__file__")
+    return isinstance(file, str) and _is_code(file) and named.get("__name__") != "__main__"
+
+
+def _is_code(file: str) -> bool:
+    """Whether a file is code of the user's, and of no library."""
+    return file.endswith(".py") and not str(Path(file).resolve()).startswith(_LIBRARIES)
 
 
 def _stamped(path: str) -> tuple[str, int, int]:

@@ -407,9 +407,15 @@ class Pipeline:
             for name, frame in frames.items():
                 frame.createOrReplaceTempView(name)
             return self._queried(session, definition.sql), None
-        loaded = code.load(str(definition.python), definition.name)
-        self.note_code()
-        result = loaded.function(frames[ONLY]) if list(frames) == [ONLY] else loaded.function(**frames)
+        try:
+            loaded = code.load(str(definition.python), definition.name)
+        finally:
+            self.note_code()
+        whose = f"pipeline {definition.name}: python = {definition.python!r}"
+        if list(frames) == [ONLY]:
+            result = loaded.called(whose, frames[ONLY])
+        else:
+            result = loaded.called(whose, **frames)
         if not hasattr(result, "writeStream"):
             raise SettingsError(
                 f"pipeline {definition.name}: {definition.python} gives {type(result).__name__} and should give a "
