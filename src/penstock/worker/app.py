@@ -129,8 +129,12 @@ class App:
 
     @property
     def counts(self) -> Mapping[str, Counts]:
-        """What became of messages since the last start, by function."""
-        return {running.worker.name: running.counts for running in self._running}
+        """What became of messages since the last start, by function, of whichever of its queues they were."""
+        counts = dict[str, Counts]()
+        for running in self._running:
+            name = running.worker.name
+            counts[name] = counts[name] + running.counts if name in counts else running.counts
+        return counts
 
     def stop(self) -> None:
         """Take no more messages.  What runs may end within the grace.  From any thread."""

@@ -204,7 +204,8 @@ def _publish(
     except Fenced:
         raise  # it is somebody else's by now
     except Refused as error:
-        logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, place or also[0][0], error)
+        where = also[0][0] if place is None else place
+        logger.error("%s: what %r came to is not published to %r: %s", worker.name, message, where, error)
         _settle(worker, message, "retry", reason_of(error), None)
 
 

@@ -208,6 +208,9 @@ class Counts:
         name = names[verb]
         setattr(self, name, getattr(self, name) + 1)
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(*(getattr(self, one) + getattr(other, one) for one in Counts.__dataclass_fields__))
+
 
 CONCURRENCY_MOST = 10_000
 
@@ -275,6 +278,8 @@ def declare(
     who = f"worker {name}"
     if not queue:
         raise InvalidArgument(f"{who}: name a queue")
+    if publish == "":
+        raise InvalidArgument(f"{who}: publish is empty: name a topic, or exchange/key")
     _check_count(who, "concurrency", concurrency)
     if backlog is None:
         backlog = concurrency * BACKLOG_LEAST

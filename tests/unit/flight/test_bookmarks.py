@@ -54,6 +54,13 @@ def test_what_is_no_bookmark_is_refused(text: str) -> None:
         parse_span(text)
 
 
+def test_what_is_no_bookmark_is_told_the_words_that_pages_use() -> None:
+    with pytest.raises(
+        InvalidArgument, match=r"^'erliest' is no bookmark: write .*, EPOCH \(earliest\), NOW \(latest\), "
+    ):
+        parse_span("erliest")
+
+
 @pytest.mark.parametrize("text", ["", "0", "1", "NOW", "1|0|", "1|x|", "2024-01-01T00:00:00Z", "1|2|3"])
 def test_what_names_no_message_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"names no message: write its bookmark <origin>\|<lsn>\|, or none"):

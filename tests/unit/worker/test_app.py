@@ -78,6 +78,21 @@ def test_a_failure_whose_text_is_no_utf8_is_told_and_takes_nothing_else_along(
         assert any("a\\udcff" in text for text in told), told
 
 
+def test_a_function_of_two_queues_counts_the_messages_of_both() -> None:
+    app = penstock.App()
+
+    @app.worker("q")
+    @app.worker("out")
+    def both(body: bytes) -> None:
+        pass
+
+    with broker() as server:
+        for queue in ("q", "q", "out"):
+            server.publish(queue, b"")
+        counts = run(app, server)
+        assert (counts.done, counts.connections) == (3, 2)
+
+
 def test_messages_are_worked_on_and_acknowledged_by_coroutines_and_threads() -> None:
     app, seen = penstock.App(), list[object]()
 

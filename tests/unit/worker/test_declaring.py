@@ -128,6 +128,7 @@ def test_functions_that_cannot_be_called_are_refused_by_name() -> None:
         ({"concurrency": 4, "backlog": 3}, "a backlog of 3 leaves some of 4 at once without a message"),
         ({"timeout": 0}, "timeout is 0"),
         ({"timeout": "soon"}, "timeout: "),
+        ({"publish": ""}, "publish is empty: name a topic, or exchange/key"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:

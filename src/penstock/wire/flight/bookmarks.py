@@ -98,7 +98,7 @@ def _parse_one(text: str, recent: Recent | None, more: str) -> Point:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH, NOW, an ISO time, {more}"
+            f"{text[:60]!r} is no bookmark: write <origin>|<lsn>|, EPOCH (earliest), NOW (latest), an ISO time, {more}"
         ) from None
     return Point("time", time=epoch_micros(moment))
 
