@@ -45,6 +45,8 @@ def test_a_user_is_made_changed_and_deleted(http: Http) -> None:
     assert Http(http.broker, "ann", "one").ask("GET", "whoami").status_code == 401
     http.do("PUT", "users/ann", {"tags": "administrator"})
     assert Http(http.broker, "ann", "two").get("whoami")["tags"] == ["administrator"]
+    http.do("PUT", "users/ann", {"password_hash": "", "tags": "administrator"})
+    assert Http(http.broker, "ann", "two").ask("GET", "whoami").status_code == 401
     assert [one["name"] for one in http.get("users")] == ["guest", "ann"]
     assert [one["name"] for one in http.get("users/without-permissions")] == ["ann"]
     http.do("DELETE", "users/ann")
