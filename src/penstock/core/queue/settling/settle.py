@@ -233,15 +233,14 @@ def _judged(
     """What goes back, by the moment at which it is ready again (0: at once), and what does not, by the reasons."""
     back: dict[int, list[Run]] = {}
     dead: dict[str, list[Run]] = {}
-    retry, overdue = queue.settings.retry, queue.expiry.overdue
-    some = len(runs) == 1 or overdue(sorted_chunk([run.chunk for run in runs]), now.wall) is not None
+    retry = queue.settings.retry
+    expiry = queue.expiry
+    late = None if expiry.empty else expiry.overdue(sorted_chunk([run.chunk for run in runs]), now.wall)
     for run in runs:
         reasons = spent(run.tally, queue.settings)
         rest = [run]
-        late = overdue(run.chunk, now.wall) if some else None
-        if late is not None:
-            inside, outside, slices = sift(run.chunk, late)
-            assert inside is not None
+        inside, outside, slices = (None, [], False) if late is None else sift(run.chunk, late)
+        if inside is not None:
             dead.setdefault(",".join((TIME_LIMIT, *reasons)), []).append(run.part(inside, slices))
             rest = [run.part(part, slices) for part in outside]
         if reasons:
