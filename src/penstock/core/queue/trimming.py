@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 NO_RANK = -(1 << 63) - 1
 """Before all ranks."""
 
+ALONE = 16
+"""A message that is taken alone takes the time of so many others."""
+
 LOOK = 1024
 """Messages at the head whose sizes are looked at together."""
 
@@ -144,7 +147,7 @@ def trim(queue: Contents, sink: Sink, most: int = 0) -> None:
     left = most - max(count, 0)
     while queue.weight > limits.size and left > 0:
         runs += take_yielding(queue, count := _count_of_bytes(queue, queue.weight - limits.size, left))
-        left -= count
+        left -= count if count > 1 else ALONE
     if limits.exceeded(queue):
         queue.agenda |= TRIM
     queue.evict(runs, MAXLEN, sink)

@@ -209,9 +209,15 @@ class RunHeap(ABC):
         """Take those of the wanted that are here, in the order of their keys."""
         if not self.count or not len(wanted):
             return []
-        out, left = sift_runs(self.heaped(), wanted)
+        first, last = wanted[0], wanted[-1]
+        near = [entry for entry in self._heap if entry[3].chunk[0] <= last and entry[3].chunk[-1] >= first]
+        out, left = sift_runs([entry[3] for entry in near], wanted)
         if out:
-            self._fill(left)
+            gone = {entry[2] for entry in near}
+            self._heap = [entry for entry in self._heap if entry[2] not in gone]
+            heapify(self._heap)
+            for run in left:
+                self._push(run)
         if self._scattered is not None:
             out += self._left(self._scattered.extract(wanted))
         if out:

@@ -336,20 +336,25 @@ class SortedRows:
 
     def extract(self, wanted: Chunk) -> list[Ints]:
         """Take the rows of these LSNs; their columns, in order."""
-        gone = self.among(wanted)
-        if not len(gone[0]):
-            return gone
+        gone: list[list[Ints]] = [[] for _ in range(self._width)]
         kept: list[Block] = []
         for block in self._blocks:
             mask = _members(block[self._keys - 1], wanted)
             if mask is None:
                 kept.append(block)
-            elif not mask.all():
-                kept.append([to_array(np.frombuffer(column, dtype=np.int64)[~mask]) for column in block])
+                continue
+            columns = [np.frombuffer(column, dtype=np.int64) for column in block]
+            for parts, column in zip(gone, columns, strict=True):
+                parts.append(column[mask])
+            if not mask.all():
+                kept.append([to_array(column[~mask]) for column in columns])
+        if not gone[0]:
+            return [np.zeros(0, dtype=np.int64)] * self._width
         self._blocks = _gathered(kept)
         self._firsts = [self._first(block) for block in self._blocks]
-        self.count -= len(gone[0])
-        return gone
+        out = [np.concatenate(parts) for parts in gone]
+        self.count -= len(out[0])
+        return out
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena: blocks that are as at the last look, but the first, which is taken from."""
