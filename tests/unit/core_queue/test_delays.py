@@ -55,6 +55,7 @@ def test_a_copy_stays_as_it_was_when_times_change_and_more_comes(
     left = {lsn: 50 if lsn in moved else 10 * lsn for lsn in (1, 2, 3) if lsn not in removed} | {5: 60}
     told = ((lsn, time) for lsns, times in table.items() for lsn, time in zip(lsns, times, strict=True))
     assert dict(told) == left
+    assert [table.time_of(lsn) for lsn in range(7)] == [left.get(lsn, -1) for lsn in range(7)]
 
 
 def test_blocks_that_no_copy_has_are_filled_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -334,8 +334,9 @@ class Expiry:
         """Those of the chunk whose deadline is at or before `wall`; None if none is."""
         if self.empty:
             return None
-        if len(chunk) == 1 and not self.own.count:
-            return chunk if 0 < self._steps.of(chunk[0]) <= wall else None
+        if len(chunk) == 1:
+            own = self.own.time_of(chunk[0])
+            return chunk if 0 < (self._steps.of(chunk[0]) if own < 0 else own) <= wall else None
         times = self.deadlines_of(chunk)
         late_ones = (times > 0) & (times <= wall)
         return packed(view(chunk)[late_ones]) if late_ones.any() else None

@@ -78,7 +78,7 @@ def _told(queue: Contents, place: Place, run: Run, lsn: int, now: Now, keys: boo
                 f"it is delayed until {told(run.deadline)}, after {times}{_limit(queue)}{_whose(queue, lsn)}",
             )
         case "scheduled":
-            (due,) = queue.delays.scheduled.times_of(range(lsn, lsn + 1)).tolist()
+            due = queue.delays.scheduled.time_of(lsn)
             return Reason("delayed", f"it is delayed until {told(due)}{_whose(queue, lsn)}")
         case "leases":
             return Reason("leased", _held(queue, lsn, now))

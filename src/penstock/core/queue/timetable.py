@@ -6,6 +6,7 @@ Times are wall time in microseconds.  It knows no queue and no reason to wait.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -203,6 +204,14 @@ class Timetable:
         gone = np.concatenate(lsns)
         self.count -= len(gone)
         return gone, np.concatenate(times)
+
+    def time_of(self, lsn: int) -> int:
+        """The time of one message; -1: it is not here."""
+        for block in self.blocks:
+            lsns = block.lsns
+            if lsns[0] <= lsn <= lsns[-1] and lsns[at := bisect_left(lsns, lsn)] == lsn:
+                return block.times[at]
+        return -1
 
     def times_of(self, wanted: Chunk) -> Ints:
         """The time of each wanted message; -1 for those not here."""

@@ -248,8 +248,8 @@ class PriorityReturned(Returned):
     def _as_runs(self, columns: list[Ints]) -> list[Run]:
         """Rows as runs of ascending LSNs, in their order."""
         _, places, lsns, kinds = columns
-        if not len(lsns):
-            return []
+        if len(lsns) < 2:
+            return [self._run(packed(lsns), int(places[0]), int(kinds[0]))] if len(lsns) else []
         own = places == lsns
         cut = (np.diff(lsns) < 0) | (np.diff(kinds) != 0) | (own[1:] != own[:-1])
         cut |= ~own[1:] & (np.diff(places) != 0)
@@ -257,13 +257,16 @@ class PriorityReturned(Returned):
         out = list[Run]()
         start = 0
         for end in ends:
-            like = self._likes[int(kinds[start])]
-            place = int(places[start])
-            if own[start]:
-                place = like.place if like.place >= HEAD else 0
-            out.append(Run(packed(lsns[start:end]), False, like.tally, place, like.deadline))
+            out.append(self._run(packed(lsns[start:end]), int(places[start]), int(kinds[start])))
             start = end
         return out
+
+    def _run(self, chunk: Chunk, place: int, number: int) -> Run:
+        """What has all in common, also its place unless each stands at its own LSN."""
+        like = self._likes[number]
+        if place == chunk[0]:
+            place = like.place if like.place >= HEAD else 0
+        return Run(chunk, False, like.tally, place, like.deadline)
 
     def take_at(self, key: Key) -> Run:
         """Take the message with this key, which is here."""
@@ -280,11 +283,9 @@ class PriorityReturned(Returned):
                 if self.ranks.knows(lsn)
                 and (row := self._rows.remove((self.ranks.of(lsn), self._placed.get(lsn, lsn), lsn))) is not None
             ]
-            columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+            columns = [np.array([row[at] for row in rows], dtype=np.int64) for at in range(4)]
         else:
             columns = self._rows.extract(wanted)
-        if not columns or not len(columns[0]):
-            return []
         runs = self._grouped(columns)
         self._taken(runs)
         return runs
@@ -292,6 +293,8 @@ class PriorityReturned(Returned):
     def _grouped(self, columns: list[Ints]) -> list[Run]:
         """Rows as few runs, their order gone."""
         _, places, lsns, kinds = columns
+        if len(lsns) < 2:
+            return self._as_runs(columns)
         other = np.where(places == lsns, 0, places)
         order = np.lexsort((lsns, other, kinds))
         return self._as_runs([column[order] for column in columns])
