@@ -46,6 +46,12 @@ class House(Bench):
                          for one in scan.filters]  # fmt: skip
                 self.queue.scanned(self.now, scan.token, found, scan.chunk[-1], self.sink)
 
+    def go_on(self) -> None:
+        """As far as it goes."""
+        for _ in range(9):
+            self.look()
+            self.queue.tick(self.now, self.sink)
+
     def got(self, consumer: Consumer) -> list[int]:
         """The numbers of the messages that came."""
         self.look()
@@ -247,6 +253,68 @@ def test_a_full_list_gives_what_is_older_than_all_it_knows() -> None:
     assert out == [*range(0, 24, 2), *range(26, 40, 2)]
 
 
+def crowd(house: House, count: int) -> list[Consumer]:
+    return [house.wanting(f"{number:02}", backlog=100) for number in range(count)]
+
+
+def crowded(count: int, messages: int, **settings: Any) -> House:
+    """Messages for so many filters in turn, all of which came back from consumers that are lost."""
+    house = House(0, **settings)
+    for number in range(messages):
+        body = b"%02d" % (number % count)
+        (lsn,) = house.publish(body=body)
+        house.bodies[lsn] = body
+    former = crowd(house, count)
+    house.look()
+    assert house.queue.ready == 0
+    house.queue.unsubscribe(house.now, former, house.sink, requeue=True, lost=True)
+    house.sent()
+    house.scans.clear()
+    return house
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_priority": 3}])
+def test_filters_that_come_when_much_came_back_look_together_and_keep_it_in_mind_once(settings: dict[str, int]) -> None:
+    """Where a crowd of consumers is lost and comes again, each with a filter of its own."""
+    house = crowded(20, 1200, **settings)
+    with patch.object(Recalled, "_push", autospec=True, side_effect=Recalled._push) as pushed:
+        again = crowd(house, 20)
+        assert sum(len(call.args[1].lsns) for call in pushed.call_args_list) == 1200
+    house.go_on()
+    assert [[house.bodies[lsn] for lsn in house.sent(one)] for one in again] == [[b"%02d" % n] * 60 for n in range(20)]
+    assert len(house.scans) < 20, "not each by itself"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_comes_and_goes_while_others_look_at_what_came_back_is_given_all_of_its_own_in_order(seed: int) -> None:
+    """Answers come late, and for a part; more comes back meanwhile."""
+    chance, count = random.Random(seed), 5
+    house = crowded(count, 60, **chance.choice(({}, {"max_priority": 3})))
+    there: dict[str, Consumer] = {}
+    with patch.object(filtering, "RECHECK", 7):
+        for _ in range(60):
+            text = f"{chance.randrange(count):02}"
+            if text in there:
+                house.queue.unsubscribe(house.now, [there.pop(text)], house.sink, requeue=True, lost=True)
+            else:
+                there[text] = house.wanting(text, backlog=chance.choice((1, 3, 100)))
+            scans = [effect for effect in house.sink.effects if isinstance(effect, Scan)]
+            if scans and chance.random() < 0.5:
+                house.sink.effects.remove(scans[0])
+                upto = chance.choice(scans[0].chunk)
+                found = [[lsn for lsn in scans[0].chunk if lsn <= upto and house.bodies[lsn] == one.text.encode()]
+                         for one in scans[0].filters]  # fmt: skip
+                house.queue.scanned(house.now, scans[0].token, found, upto, house.sink)
+            house.queue.check()
+        house.look()
+        house.queue.unsubscribe(house.now, [*there.values()], house.sink, requeue=True, lost=True)
+        last = crowd(house, count)
+        house.sent()
+        house.go_on()
+    lsns = sorted(house.bodies)
+    assert [house.held(one) for one in last] == [lsns[number::count] for number in range(count)]
+
+
 # -- what is kept in mind
 
 
@@ -288,7 +356,8 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
                 keys = {lsn: some.key(lsn, lsn % 3 and 100 - lsn) for lsn in lsns - there.keys()}
                 new = sorted(keys, key=keys.__getitem__)
                 if new:
-                    some.put_in_order(new, [lsn % 3 and 100 - lsn for lsn in new])
+                    places = [lsn % 3 and 100 - lsn for lsn in new]
+                    some.put_others([(new, places)], len(there) + len(new))
                     there.update(keys)
             elif (piece := some.next(number)) is not None:
                 seen = list(some.living(piece))

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
 TENANTS_MOST = 512
 """Messages granted in one step where tenants take turns, which costs a few microseconds a message."""
 
+LOOKS_MOST = 32_768
+"""Looks at filters' lists, and at runs of what came back, in one step where that is given out: each message of it is
+taken by itself from the runs and told to the lists, some 0.3 us each."""
+
 MANY = 2
 """Consumers of one priority from which on it is first asked whose turn it is, where nothing else has to be known."""
 
@@ -58,7 +62,7 @@ LOOK_LEAST = 16
 
 
 def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
-    """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`."""
+    """Grant what can be granted, `DISPATCH_MOST` at most, to tenants `TENANTS_MOST`, to many filters fewer."""
     if queue.agenda:
         queue.agenda &= ~DISPATCH
     offered = queue.offered
@@ -75,6 +79,8 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
     limited = queue.sharing > 0 or queue.settings.max_backlog > 0 or queue.settings.max_leased[0] > 0
     entangled = limited and _entangled(queue)
     if entangled or queue.targets.lists:
+        if queue.returned.count:
+            budget = min(budget, LOOKS_MOST // (len(queue.targets.lists) + queue.returned.heaped_runs + 1) + 1)
         dispatch_matched(queue, now, sink, budget, singly=entangled)
     else:
         _by_level(queue, now, sink, offered, budget)

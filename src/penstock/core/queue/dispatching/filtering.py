@@ -57,6 +57,7 @@ class Look:
     last: bool = False  # of those that stand furthest back
     piece: Piece | None = None  # of what came back; None: it walks through the main order
     source: Recalled | None = None  # where it is from
+    joined: int = 0  # how many lists there had been
     found: Sequence[Sequence[int]] | None = None  # by those of the lists, of the parts that were answered
     part: int = 0  # messages of the first answer, if that was for a part
 
@@ -88,7 +89,9 @@ class Targets:
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
         self._full: dict[TargetList, None] = {}  # those that have to walk later
         self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
-        self._recheck = self.nothing_recalled()  # came back, and all lists have still to look at it
+        self._recheck = (
+            self.nothing_recalled()
+        )  # came back, and all lists, or the newer ones, have to look at it
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `back`
         self._stopped: dict[TargetList, None] = {}  # those that sleep until they have looked at something
@@ -115,9 +118,8 @@ class Targets:
         targets = self.lists.get(filter.text)
         if targets is None:
             targets = self.lists[filter.text] = self._new(filter, main)
-            for lsns, places in returned.in_order():
-                targets.recheck.put_in_order(lsns, places)
-                self._rechecking[targets] = None
+            if returned.count:
+                self._recheck.put_others(returned.in_order(), returned.count, targets.born - 1)
         targets.consumers.append(consumer)
         return targets
 
@@ -237,7 +239,7 @@ class Targets:
         if by is not None:
             self.recall(by, chunk, place)
         if by is None or len(self.lists) > 1:
-            self._recheck.put(chunk, place, by, self.joined)
+            self._recheck.put(chunk, place, by)
 
     @property
     def all_follow(self) -> bool:
@@ -268,10 +270,7 @@ class Targets:
 
     def ask_newer(self, joined: int, lsn: int, place: int) -> None:
         """Have lists look that came after so many had joined."""
-        for targets in self.lists.values():
-            if targets.born > joined:
-                targets.recheck.put(range(lsn, lsn + 1), place)
-                self._rechecking[targets] = None
+        self._recheck.put(range(lsn, lsn + 1), place, after=joined)
 
     def left(self, chunk: Chunk) -> None:
         """Messages that had come back are ready no more."""
@@ -409,7 +408,7 @@ class Targets:
             chunk = as_chunk(sorted(source.living(piece)))
             lists = self._concerned(piece, chunk) if alone is None else [alone]
             if lists:
-                self._scan(Look(tuple(lists), chunk, piece=piece, source=source), sink)
+                self._scan(Look(tuple(lists), chunk, piece=piece, source=source, joined=self.joined), sink)
                 return
             source.cut(piece, chunk[-1])
 
@@ -429,7 +428,7 @@ class Targets:
         """The lists that have to look at a piece now; a full one does so later, and not at what is left of it, too."""
         out: list[TargetList] = []
         for targets in self.lists.values():
-            if targets is piece.by or targets.born > piece.born or targets in piece.aside:
+            if targets is piece.by or targets.born <= piece.after or targets in piece.aside:
                 continue
             if self._is_full(targets, self._recheck.head()):
                 piece.aside += (targets,)
@@ -495,5 +494,8 @@ class Targets:
             if mine and self.lists.get(targets.filter.text) is targets:
                 targets.back.put_of(piece, as_chunk(mine))
                 self._recalling[targets] = self.awake[targets] = None
-        source.cut(piece, upto)
+        if source is self._recheck and self.joined > look.joined:
+            source.leave(piece, upto, look.joined)
+        else:
+            source.cut(piece, upto)
         self._go_on()

@@ -6,7 +6,7 @@ are kept as they came, a run in one piece, so that a million of them cost what t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace, merge
 from itertools import islice
 
@@ -23,14 +23,14 @@ GONE_MOST = 4096
 class Piece:
     """Messages in the order of the queue."""
 
-    __slots__ = ("aside", "at", "born", "by", "lsns", "places")
+    __slots__ = ("after", "aside", "at", "by", "lsns", "places")
 
-    def __init__(self, lsns: Sequence[int], places: Sequence[int] | int, by: object, born: int) -> None:
+    def __init__(self, lsns: Sequence[int], places: Sequence[int] | int, by: object = None, after: int = 0) -> None:
         self.lsns = lsns
         self.at = 0  # those before it are gone
         self.places = places  # of all, or of each: numbers that sort; 0: their own LSNs
         self.by = by  # the list that has no need to look: it gave them out, and wants them
-        self.born = born  # how many lists there had been
+        self.after = after  # the first so many lists that there have been have no need to look either
         self.aside: tuple[object, ...] = ()  # lists that were full, and keep it to look at later
 
     def place(self, at: int) -> int:
@@ -68,10 +68,25 @@ class Recalled:
 
     # -- what comes and goes
 
-    def put_in_order(self, lsns: Sequence[int], places: Sequence[int] | int) -> None:
-        """These are ready, in the order of the queue; the place of all or of each as `put` has it."""
-        self._forget_that_they_left(lsns)
-        self._push(Piece(lsns, places, None, 0))
+    def put_others(
+        self, parts: Iterable[tuple[Sequence[int], Sequence[int] | int]], count: int, after: int = 0
+    ) -> None:
+        """So many are ready, among them all that are here: for lists that came after so many, put those that are not.
+
+        parts: each in the order of the queue; the place of all or of each as `put` has it.
+        """
+        if self._gone:
+            self._sweep()
+        if self.count == count:
+            return
+        here = [np.array(piece.lsns[piece.at :], dtype=np.int64) for _, _, piece in self._heap]
+        known = np.concatenate(here) if here else np.zeros(0, dtype=np.int64)
+        for lsns, places in parts:
+            others = np.flatnonzero(~np.isin(np.array(lsns, dtype=np.int64), known))
+            if len(others):
+                piece = Piece(lsns, places, None, after)
+                piece.keep(others)
+                self._push(piece)
 
     def put_of(self, piece: Piece, lsns: Chunk) -> None:
         """Some of a piece of another, ascending."""
@@ -79,15 +94,15 @@ class Recalled:
             self.put(lsns, piece.places)
             return
         self._forget_that_they_left(lsns)
-        some = Piece(piece.lsns, piece.places, None, 0)
+        some = Piece(piece.lsns, piece.places)
         some.keep(np.flatnonzero(np.isin(np.array(piece.lsns, dtype=np.int64)[piece.at :], lsns)) + piece.at)
         self._push(some)
 
-    def put(self, chunk: Chunk, place: int, by: object = None, born: int = 0) -> None:
-        """These came back, ascending.  place: `Run.where`, or 0."""
+    def put(self, chunk: Chunk, place: int, by: object = None, after: int = 0) -> None:
+        """These came back, ascending.  place: `Run.where`, or 0.  by, after: who has no need to look, as in `Piece`."""
         self._forget_that_they_left(chunk)
         for lsns in self.cuts(chunk, place):
-            self._push(Piece(lsns, place, by, born))
+            self._push(Piece(lsns, place, by, after))
 
     def _forget_that_they_left(self, lsns: Sequence[int]) -> None:
         if self._gone and not self._gone.isdisjoint(lsns):
@@ -102,10 +117,12 @@ class Recalled:
         """These are ready no more; whether another one is the first."""
         if not self._heap:
             return False
-        first = self._heap[0][0]
+        first, _, piece = self._heap[0]
         self._gone.update(chunk)
         if len(self._gone) > GONE_MOST:
             self._sweep()
+        elif piece.at < len(piece.lsns) and piece.lsns[piece.at] not in chunk:
+            return False  # nearly always: many lists hear of each
         return self.head() != first
 
     def clear(self) -> None:
@@ -163,11 +180,11 @@ class Recalled:
         return list(islice(merge(*(self._keys(piece) for _, _, piece in self._heap)), count))
 
     def head_for(self, born: int) -> Key | None:
-        """Where the first stands that came since there were so many lists."""
+        """Where the first stands at which the so many-th list has to look."""
         first = self.head()
-        if first is None or self._heap[0][2].born >= born:
+        if first is None or self._heap[0][2].after < born:
             return first
-        others = (self._keys(piece) for _, _, piece in self._heap if piece.born >= born)
+        others = (self._keys(piece) for _, _, piece in self._heap if piece.after < born)
         return next(merge(*others), None)
 
     def _keys(self, piece: Piece) -> Iterator[Key]:
@@ -188,7 +205,7 @@ class Recalled:
         if len(piece.lsns) - piece.at > most:
             end = piece.at + most
             all_of = piece.places
-            rest = Piece(piece.lsns[end:], all_of if isinstance(all_of, int) else all_of[end:], piece.by, piece.born)
+            rest = Piece(piece.lsns[end:], all_of if isinstance(all_of, int) else all_of[end:], piece.by, piece.after)
             rest.aside = piece.aside
             self.count -= len(rest.lsns)
             piece.lsns = piece.lsns[:end]
@@ -205,3 +222,12 @@ class Recalled:
             piece.keep(np.flatnonzero(np.array(piece.lsns[piece.at :], dtype=np.int64) > upto) + piece.at)
         self._gone.difference_update(done)
         self.count -= before - len(piece.lsns)
+
+    def leave(self, piece: Piece, upto: int, after: int) -> None:
+        """The same, but for the lists that came after so many, which have still to look at them."""
+        seen = [lsn for lsn in self.living(piece) if lsn <= upto]
+        left = Piece(piece.lsns, piece.places, None, after)
+        left.keep(np.flatnonzero(np.isin(np.array(piece.lsns[piece.at :], dtype=np.int64), seen)) + piece.at)
+        self.cut(piece, upto)
+        if seen:
+            self._push(left)

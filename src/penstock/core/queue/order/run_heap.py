@@ -15,7 +15,7 @@ from itertools import chain
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.order.runs import SMALL, Key, Run, packed, sift_runs
+from penstock.core.queue.order.runs import END, SMALL, Key, Run, packed, sift_runs
 from penstock.core.queue.order.scattered import Scattered, Told
 from penstock.core.queue.order.sorted_rows import Ints
 from penstock.core.queue.settling.attempts import Tally
@@ -138,6 +138,11 @@ class RunHeap(ABC):
             out += self._scattered.first(count)
         return sorted(out)[:count]
 
+    @property
+    def heaped_runs(self) -> int:
+        """How many runs do not stand in rows."""
+        return len(self._heap)
+
     def heaped(self) -> Iterator[Run]:
         """What does not stand in rows, in no order."""
         return (entry[3] for entry in self._heap)
@@ -209,6 +214,8 @@ class RunHeap(ABC):
         """Take those of the wanted that are here, in the order of their keys."""
         if not self.count or not len(wanted):
             return []
+        if len(wanted) == 1 and wanted[0] == self.head()[1]:
+            return self.take(1, END)
         first, last = wanted[0], wanted[-1]
         near = [entry for entry in self._heap if entry[3].chunk[0] <= last and entry[3].chunk[-1] >= first]
         out, left = sift_runs([entry[3] for entry in near], wanted)
