@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
 
 from penstock.errors import LogBroken, NotFound, PenstockError
+from penstock.history.spans import Stretch
+from penstock.server import replaying
+from penstock.server.base.rounds import TURN_US
 from penstock.server.flight import followed
-from penstock.server.replaying.log_source import Follower, Rate
+from penstock.server.replaying import page as page_module
+from penstock.server.replaying.log_source import Asked, Follower, Rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection
 from penstock.server.upkeep.retention import HOLD_US
@@ -165,6 +171,85 @@ def test_pages_that_were_kept_for_one_are_no_part_of_what_comes_later() -> None:
         broker.command(lambda _: reader.step())
         assert past.bodies == [b"0", b"1", b"2"]
         assert slow.bodies == [b"0", b"1", b"2"]
+
+
+class Slow(Taker):
+    """To give it anything takes a millisecond."""
+
+    def __init__(self, broker: Broker, given: list[Slow]) -> None:
+        super().__init__()
+        self.clock, self.given = instance_of(broker).clock, given
+
+    def take(self, page: Page) -> None:
+        super().take(page)
+        self.clock.advance(1000)
+        self.given.append(self)
+
+
+def turns_of(broker: Broker, given: list[Slow], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many were given something up to the end of each turn, as far as somebody has to wait for the next."""
+    turns, ends = instance_of(broker).engine.turns, list[int]()
+    waits = turns.wait
+
+    def wait(go_on: Callable[[], None]) -> None:
+        ends.append(len(given))
+        waits(go_on)
+
+    monkeypatch.setattr(type(turns), "wait", lambda _, go_on: wait(go_on))
+    return ends
+
+
+@pytest.mark.parametrize("start", [None, 1])
+def test_a_crowd_of_readers_is_given_a_page_in_many_turns_each_of_them_once(
+    start: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who are live as well as those who read the log, so that nobody else waits for all of them."""
+    with filled(1) as broker:
+        given = list[Slow]()
+        crowd = [Slow(broker, given) for _ in range(100)]
+        for one in crowd:
+            follow(broker, one, start)
+        given.clear()
+        ends = turns_of(broker, given, monkeypatch)
+        for number in range(3):
+            broker.publish("q", b"%d" % number)
+        before = [] if start is None else [b"0"]
+        assert all(one.bodies == [*before, b"0", b"1", b"2"] for one in crowd)
+        assert len(given) == 300
+        assert max(after - before for before, after in pairwise([0, *ends, 300])) <= 2 * TURN_US // 1000
+        broker.publish("q", b"3")
+        assert all(one.bodies[-1] == b"3" for one in crowd)
+        assert instance_of(broker).engine.replays.kept.bytes == 0, "nothing is kept for those who have it"
+
+
+def test_a_crowd_that_begins_at_one_place_has_the_log_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Mock(wraps=replaying.look)
+    monkeypatch.setattr(replaying, "look", looks)
+    monkeypatch.setattr(page_module, "PAGE_ROWS", 10)
+    with filled(100) as broker:
+        takers = [Taker(room=0) for _ in range(50)]
+        followers = [follow(broker, taker) for taker in takers]
+        for room in (7, 40, 1 << 30):
+            for taker, follower in zip(takers, followers, strict=True):
+                taker.most = room
+                broker.command(lambda _, one=follower: one.step())
+        assert all(taker.bodies == [b"%d" % number for number in range(100)] for taker in takers)
+        assert looks.call_count <= 20
+        broker.publish("q", b"100")
+        assert all(taker.bodies[-1] == b"100" for taker in takers)
+        assert instance_of(broker).engine.replays.kept.bytes == 0
+
+
+def test_what_was_read_for_one_is_cut_for_who_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(20) as broker:
+        engine, all_, some = instance_of(broker).engine, Taker(), Taker()
+        lazy, first = Taker(room=0), engine.log.durable - 19
+        follow(broker, lazy)
+        follow(broker, all_)
+        broker.command(lambda _: engine.replays.start(Asked(Q), some, Stretch(first + 3, first + 7)))
+        assert all_.bodies == [b"%d" % number for number in range(20)]
+        assert some.bodies == [b"3", b"4", b"5", b"6"]
+        assert some.errors == [None]
 
 
 def test_a_page_is_made_a_batch_once_for_all_who_follow_with_the_same_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,7 +286,7 @@ class Following:
     def go_on(self) -> None:
         """The connection takes bytes again."""
         if self.follower is not None:
-            self.follower.step()
+            self._session.engine.replays.walk.add((self.follower,))
 
     def close(self) -> None:
         """Deliver nothing more."""

@@ -3,7 +3,9 @@
     Replays (one an engine)
       |- Feed       what one selection of topics and one filter let through of what was just committed; matched once
       |    |- LogSource ... LogSource    each with a cursor, an end, a rate; followed by somebody (`server.follow`)
-      |- reading    pages of the log for those who are not live yet, or not any more; off the loop
+      |    |- Looks      pages of the log for those who are not live yet, or not any more: off the loop, once for
+      |                 all at one place
+      |- Walk       of those who are not live each goes on, and of a crowd that is live as many as a turn has time for
 
 A source's cursor is the LSN that it looks at next; everything below has been handed over or did not match.  It is
 *live* when the cursor is where its feed is: then pages of the feed go straight to its reader.  Otherwise it reads the
@@ -44,6 +46,7 @@ from penstock.server.replaying.log_source import Asked, Follower, LogSource, par
 from penstock.server.replaying.page import look
 from penstock.server.replaying.selection import Selection, Sieve, read_on, refuse_mixed, sieve_of
 from penstock.server.replaying.sources import Feed
+from penstock.server.replaying.walk import Walk
 from penstock.server.upkeep.retention import HOLD_US
 from penstock.wire.flight.bookmarks import parse_span
 
@@ -78,6 +81,7 @@ class Replays:
         self._known = 0  # everything appended from this LSN on was gathered
         self._alarms: list[tuple[int, int]] = []  # mono microseconds at which somebody's rate lets it go on
         self._serial = 0
+        self.walk = Walk(runtime.turns, runtime.faults.run, self._walked)
         runtime.readers.append(self.floor)
         runtime.on_broken.append(self._broken)
         runtime.on_left_out.append(self._left_out)
@@ -242,15 +246,24 @@ class Replays:
         """Its bodies may have schemas now that they had not when its filter was asked for."""
         if feed.present is not None:
             feed.present = read_on(self._runtime.core, feed.selection, feed.present)
+            feed.looks.clear()
 
     def committed(self, lsn: int) -> None:
         """Everything up to this LSN is durable."""
+        self.walk.begin()
         gathered = self._gathered
         while gathered and gathered[0][0] <= lsn:
             for batch in gathered.popleft()[1]:
                 self.run_each([partial(feed.add, batch) for feed in self._interested(batch)])
         self.level = lsn
-        self.run_each([feed.moved for feed in self._feeds.values() if feed.behind or feed.kept_bytes])
+        self.run_each([feed.moved for feed in self._feeds.values() if feed.behind or feed.spare])
+
+    def _walked(self) -> None:
+        """Readers went on in a turn of their own."""
+        if self.walk.empty:
+            for feed in self._feeds.values():
+                feed.trim()
+        self.done()
 
     def tick(self) -> None:
         """Go on where a time has come."""
@@ -263,7 +276,8 @@ class Replays:
         over = [one for one in self._sources if one.until is not None and one.until <= wall]
         due = [one for one in self._sources if one.due is not None and one.due <= now and one not in over]
         self.run_each([partial(one.end_here, self._runtime.core.next_lsn) for one in over])
-        self.run_each([one.step for one in due])
+        self.walk.begin()
+        self.walk.add(due)
 
     def next_deadline(self) -> int | None:
         """Mono microseconds at which `tick` has something to do; None: nothing ahead."""
@@ -293,7 +307,12 @@ class Replays:
         """The next page of the log, off the loop."""
         runtime = self._runtime
         work = partial(look, runtime.past, feed.selection, feed.present, start, end, runtime.clock.mono, rows, self.ask)
-        self.run(work, done)
+
+        def found(answer: Found) -> None:
+            self.walk.begin()
+            done(answer)
+
+        self.run(work, found)
 
     def done(self) -> None:
         """Something happened outside a turn: see that it is written."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.server.replaying.page import Found
     from penstock.server.replaying.selection import Selection, Sieve
     from penstock.server.replaying.sources import Feed
+    from penstock.server.replaying.walk import Walk
     from penstock.wire.flight.bookmarks import Recent
 
 
@@ -136,6 +138,7 @@ class Reads(Protocol):
     """What sources have in common: the log, the time, and who is told of them."""
 
     sent: int  # messages, of clients' subscriptions to topics
+    walk: Walk  # of those who read
 
     @property
     def durable(self) -> int: ...
@@ -234,7 +237,8 @@ class LogSource(Source[Page]):
         self.step()
 
     def step(self) -> None:
-        self._reader.step()
+        if not self.closed:
+            self._reader.step()
 
     def fail(self, error: PenstockError) -> None:
         self._reader.fail(error)
@@ -296,7 +300,9 @@ class LogSource(Source[Page]):
             if self._held is not None:
                 found, upto = self._held
             elif self.cursor < feed.begins:
-                return self._read(feed)
+                if not self._has_read(feed):
+                    return self._read(feed)
+                continue
             else:
                 found, upto = feed.page_from(self.cursor)
                 if found is None:
@@ -392,8 +398,26 @@ class LogSource(Source[Page]):
         self.moved_at = replays.now()  # what is read now is held
         self._reading = True
         rows = PAGE_ROWS if self._pace is None else max(1, min(PAGE_ROWS, int(self._pace.rate.messages) or PAGE_ROWS))
-        replays.look(feed, self.cursor, end, rows, self._was_read)
+        shared = rows == PAGE_ROWS and len(feed.behind) > 1
+        if shared:
+            end = min(replays.durable + 1, feed.begins)  # what is behind its own end is cut off
+        look = partial(replays.look, feed, self.cursor, end, rows)
+        if shared:
+            feed.looks.ask(self.cursor, look, self._was_read)
+        else:
+            look(self._was_read)
         return None
+
+    def _has_read(self, feed: Feed) -> bool:
+        """Whether another one has just read what comes next."""
+        found = feed.looks.known(self.cursor) if self.cursor >= max(self._replays.first_lsn, self._missed) else None
+        if found is None:
+            return False
+        if found.page is None:
+            self._move(found.upto)
+        else:
+            self._held = found.page, found.upto
+        return True
 
     def _was_read(self, found: Found) -> None:
         self._reading = False
@@ -406,7 +430,7 @@ class LogSource(Source[Page]):
             self._move(found.upto)
         elif not self.paused:
             self._held = found.page, found.upto
-        self.step()
+        self._replays.walk.add((self,))
 
 
 class Follower(Follow[Page]):

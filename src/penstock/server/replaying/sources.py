@@ -15,9 +15,11 @@ may run on the loop but `first_lsn`.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ from penstock.records.message_bodies import size_of
 from penstock.server.asking.judging import Ask
 from penstock.server.base.faults import TOLD
 from penstock.server.bulk.process import on_log
+from penstock.server.replaying.looks import Looks
 from penstock.server.replaying.page import Page, pages_of
 from penstock.server.replaying.selection import Selection, Sieve, rows_of
 
@@ -42,11 +45,14 @@ if TYPE_CHECKING:
     from penstock.records.entries import Publishes
     from penstock.server.base.runtime import Off
     from penstock.server.bulk.process import Bulk
+    from penstock.server.replaying.walk import Walk
     from penstock.server.upkeep.archive import Archiving
 
 
 QUIET_BYTES = 8_192
 """A batch of no more bytes is evaluated on the loop."""
+
+_last = attrgetter("last")
 
 KEPT_BYTES = 2 << 20
 """Pages kept for followers that are a little behind."""
@@ -80,6 +86,11 @@ class Committed(Protocol):
     ask: Ask | None  # the bulk child, if there is one
     level: int  # all that is durable up to here was told to the feeds
     kept: Account
+    walk: Walk  # of those who read
+
+    def now(self) -> int:
+        """Microseconds on the monotonic clock."""
+        ...
 
     def done(self) -> None:
         """Something happened outside a turn: see that it is written."""
@@ -99,6 +110,7 @@ class Feed:
         self.live: dict[Reader, None] = {}  # level with the feed: they take each page as it comes
         self.behind: dict[Reader, None] = {}  # all others
         self.kept_bytes = 0
+        self.looks = Looks(replays.kept, replays.now)
         self._replays = replays
         self._pages: deque[Page] = deque()
         self._waiting: deque[tuple[Publishes, list[int] | None, int]] = deque()  # for the filter: rows, and their bytes
@@ -164,20 +176,26 @@ class Feed:
 
     def moved(self) -> None:
         """All that is durable was added: let those go on that were behind."""
-        self._replays.run_each([follower.step for follower in self.behind])
-        self._trim()
+        self._replays.walk.add(self.behind)
+        self.trim()
 
     def _spread(self, batch: Publishes, rows: list[int] | None) -> None:
         for page in pages_of(batch, rows):
             if page.last < self.begins:
                 continue
-            self._replays.run_each([partial(follower.hand, page) for follower in self.live])
+            self._replays.run_each(self._hands(page))
             if self.behind:  # it may be behind since this page
                 self._pages.append(page)
                 self._keep(page.size)
             else:
                 self._clear()  # what was kept ends here, or there would be a hole behind it
                 self.begins = page.last + 1
+
+    def _hands(self, page: Page) -> Iterator[Callable[[], object]]:
+        """A page for those who are live, as far as there is time: the others take it from those that are kept."""
+        walk = self._replays.walk
+        for follower in [*self.live]:
+            yield follower.fall_behind if walk.over else partial(follower.hand, page)
 
     def _judge(self) -> None:
         """Pass what waits through the filter, off the loop."""
@@ -198,6 +216,7 @@ class Feed:
         self, asked: deque[tuple[Publishes, list[int] | None, int]], size: int, passed: list[list[int]]
     ) -> None:
         self._replays.kept.add(-size)
+        self._replays.walk.begin()
         for (batch, _, _), rows in zip(asked, passed, strict=True):
             if rows:
                 self._spread(batch, rows)
@@ -219,6 +238,7 @@ class Feed:
         self._waiting.clear()
         self._replays.kept.add(-self._waiting_bytes)
         self._waiting_bytes = 0
+        self.looks.clear()
         self._clear()
 
     def _clear(self) -> None:
@@ -228,11 +248,12 @@ class Feed:
     @property
     def spare(self) -> int:
         """Bytes that followers can read from the log as well."""
-        return self.kept_bytes + self._waiting_bytes
+        return self.kept_bytes + self._waiting_bytes + self.looks.bytes
 
     def give(self, need: int) -> int:
         """Let go about so many of them, the oldest first; how many.  Who is behind reads the log."""
         before = self.spare
+        self.looks.clear()
         while self._pages and before - self.spare < need:
             self._drop_first()
         if self._waiting and before - self.spare < need:
@@ -253,15 +274,16 @@ class Feed:
 
     def page_from(self, lsn: int) -> tuple[Page | None, int]:
         """The next page from an LSN on, at or above `begins`, and where to look after it."""
-        for page in self._pages:
-            if page.last >= lsn:
-                rest = page.from_lsn(lsn)
-                if rest is not None:
-                    return rest, rest.last + 1
-        return None, max(self.upto + 1, lsn)
+        at = bisect_left(self._pages, lsn, key=_last)
+        rest = self._pages[at].from_lsn(lsn) if at < len(self._pages) else None
+        return (None, max(self.upto + 1, lsn)) if rest is None else (rest, rest.last + 1)
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """Let go what nobody who is behind wants here, and what is too much."""
+        if not self.behind:
+            self.looks.clear()
+        elif self.looks.bytes:
+            self.looks.trim()
         if not self._pages:
             return
         least = min((one.cursor for one in self.behind if one.cursor >= self.begins), default=None)

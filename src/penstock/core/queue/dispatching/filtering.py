@@ -89,9 +89,7 @@ class Targets:
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
         self._full: dict[TargetList, None] = {}  # those that have to walk later
         self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
-        self._recheck = (
-            self.nothing_recalled()
-        )  # came back, and all lists, or the newer ones, have to look at it
+        self._recheck = self.nothing_recalled()  # came back, and all lists, or the newer ones, have to look at it
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
         self._recalling: dict[TargetList, None] = {}  # those with something in `back`
         self._stopped: dict[TargetList, None] = {}  # those that sleep until they have looked at something
