@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Callable
@@ -593,3 +594,54 @@ def test_consumers_come_behind_their_queue_and_go_before_it(http: Http) -> None:
         channel.basic_cancel(channel.basic_consume("brief", lambda *_: None))
         told = [name for name, _ in heard(channel, 4)]
     assert told == ["queue.created", "consumer.created", "consumer.deleted", "queue.deleted"]
+
+
+class Full:
+    """A place of which much has happened, and which then ends."""
+
+    def __init__(self, count: int) -> None:
+        self._rest = [streams.Told("queue.created", {"number": number}) for number in range(count)]
+
+    @property
+    def ended(self) -> str:
+        return "" if self._rest else "that was all"
+
+    def news(self, most: int) -> list[streams.Told]:
+        some, self._rest = self._rest[:most], self._rest[most:]
+        return some
+
+    async def stats(self) -> streams.Told:
+        raise AssertionError("nobody asked")
+
+    async def wait(self, seconds: float) -> None:
+        raise AssertionError("there is more")
+
+    def close(self) -> None: ...
+
+
+def test_where_many_look_on_one_of_them_is_told_much_in_a_round() -> None:
+    """All of them at once were one turn of the server's loop, and everybody else waited for it."""
+    numbers, rounds, crowd = 1000, dict[int, int](), 60
+
+    async def run() -> list[list[int]]:
+        bodies, now = [list[bytes]() for _ in range(crowd)], 0
+
+        async def look_on(place: int) -> None:
+            async def send(message: Any) -> None:
+                body = message.get("body", b"")
+                rounds[now] = rounds.get(now, 0) + body.count(b"queue.created")
+                bodies[place].append(body)
+
+            async def receive() -> Any:
+                await asyncio.Event().wait()
+
+            await streams.EventStream(Full(numbers), 0)({"type": "http"}, receive, send)
+
+        working = [asyncio.ensure_future(look_on(place)) for place in range(crowd)]
+        while not all(one.done() for one in working):
+            await asyncio.sleep(0)
+            now += 1
+        return [[int(found) for found in re.findall(rb'"number":(\d+)', b"".join(some))] for some in bodies]
+
+    assert asyncio.run(run()) == [[*range(numbers)]] * crowd
+    assert max(rounds.values()) <= streams.AT_ONCE + streams.FEW

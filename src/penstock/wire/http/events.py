@@ -29,14 +29,14 @@ from penstock.errors import InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.units import format_duration, parse_duration
 from penstock.wire.http.lenient import Lenient
-from penstock.wire.http.lists import HEADERS
+from penstock.wire.http.lists import HEADERS, turn
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000
 
 HEARTBEAT_S = 15.0
 
-AT_ONCE = 200
-"""Events that are written before others have their turn."""
+FEW, AT_ONCE = 16, 200
+"""Events that are written at once by each who looks on, and by one of those who are further behind in each round."""
 
 UNSENT_MOST = 64 << 10
 """Bytes that wait to be sent, beyond which nothing is added."""
@@ -208,15 +208,18 @@ class EventStream(Response):
                     break
                 await asyncio.sleep(LOOK_S)
                 continue
-            told = list(watching.news(AT_ONCE))
+            told = list(watching.news(FEW))
             now = clock()
             if self._interval and now >= next_stats:
                 told.append(await watching.stats())
                 next_stats = max(next_stats + self._interval, now)
-            if told:
-                await _body(send, b"".join([one.encoded() for one in told]))
+            if len(told) >= FEW:
+                async with turn():
+                    await _tell(send, [*told, *watching.news(AT_ONCE)])
                 sent = clock()
-                await asyncio.sleep(0)
+            elif told:
+                await _tell(send, told)
+                sent = clock()
             elif now - sent >= HEARTBEAT_S:
                 await _body(send, b":\n\n")
                 sent = now
@@ -238,6 +241,12 @@ class EventStream(Response):
 
 async def _body(send: Send, content: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": content, "more_body": more})
+
+
+async def _tell(send: Send, told: Sequence[Told]) -> None:
+    """Events, and then it is others' turn."""
+    await _body(send, b"".join([one.encoded() for one in told]))
+    await asyncio.sleep(0)
 
 
 async def _left(receive: Receive) -> None:
