@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.config.settings import ArchiveSection
 from penstock.errors import DiskFull, LogDamaged, Unavailable
+from penstock.log.archive import file_writer
 from penstock.log.archive.manifest import AGAIN, NAME
 from penstock.log.catalog import SegmentInfo
 from penstock.log.writer import LogSettings
@@ -47,9 +49,10 @@ class House:
         self.archive = self.opened()
         self.days = sorted({part.day for part in self.archive.manifest.files})
 
-    def opened(self) -> Archiving:
-        stubs: Any = Still()
-        return Archiving(stubs, self.settings, self.folder, stubs, self.pool, lambda: self.floor, lambda: self.wall)
+    def opened(self, log: Still | None = None, child: object = None) -> Archiving:
+        stubs: Any = log or Still()
+        beside: Any = child
+        return Archiving(stubs, self.settings, self.folder, beside, self.pool, lambda: self.floor, lambda: self.wall)
 
     def first_of(self, day: str) -> int:
         return min(part.first for part in self.archive.manifest.files if part.day == day)
@@ -234,3 +237,67 @@ async def test_of_a_short_disk_as_much_is_archived_at_once_as_fits(
     with pytest.raises(Unavailable if count else DiskFull):
         await house.step()
     assert asked == [count] * bool(count)
+
+
+async def test_what_is_past_the_archives_retention_goes_also_while_nothing_can_be_archived(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes the room that the rest waits for."""
+    house = House(tmp_path, pool, age="1d")
+    house.wall = noon(house.days[-1]) + 9 * DAY
+    late: Any = house.opened(Behind())
+    monkeypatch.setattr(late._disk, "free", lambda: 0)
+    await beats_of(late)
+    assert {part.day for part in late.manifest.files} == {house.days[-1]}
+    assert late.archived == 0
+    assert "the archive waits" in late.why
+
+
+class Merging:
+    """A child that finds no room."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked = list[str]()
+
+    async def run(self, job: str, *, progress: object = None, **values: Any) -> dict[str, Any]:
+        self.asked.append(job)
+        raise self.error
+
+
+@pytest.mark.parametrize("found", ["before", "meanwhile"])
+async def test_small_files_that_have_no_room_to_be_merged_stop_nothing(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, found: str
+) -> None:
+    """All was archived and the log's retention went on, and the alarm said that neither was so."""
+    house, child = House(tmp_path, pool), Merging(DiskFull("no room"))
+    late: Any = house.opened(child=child)
+    monkeypatch.setattr(file_writer, "plan", lambda manifest, most: list(manifest.files[:2]))
+    files = house.files()
+    if found == "before":
+        monkeypatch.setattr(late._disk, "free", lambda: 0)
+    await beats_of(late)
+    assert (late.why, late.failures) == (None, 0)
+    assert child.asked == ["archive_merge"] * (found == "meanwhile")
+    assert house.files() == files
+
+
+async def test_what_failed_is_tried_again_soon_and_later_each_time(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that does the work may merely have been killed: retention waited a minute for the next one."""
+    monkeypatch.setattr(archive, "listing", lambda *of: SimpleNamespace(plain=dict))
+    house, child = House(tmp_path, pool), Merging(Unavailable("it was killed"))
+    late: Any = house.opened(Behind(), child)
+    tries, beats = list[int](), range(6 * RETRY_BEATS)
+    for beat in beats:
+        asked = len(child.asked)
+        late.beat()
+        await late.rest()
+        if len(child.asked) > asked:
+            tries.append(beat)
+    pauses = [later - one for one, later in pairwise(tries)]
+    assert pauses == [2, 3, 5, 9, 17, 33, *[RETRY_BEATS + 1] * 4]
+    monkeypatch.setattr(late, "planned", list)
+    await beats_of(late)
+    assert late.why is None

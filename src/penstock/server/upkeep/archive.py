@@ -6,8 +6,9 @@
     merge   small files of a folder into one, in the same two steps
     prune   whole days that the archive's own retention has passed leave the manifest, then the disk
 
-One of these runs at a time, beside checkpoints and compaction.  Whatever fails is told and tried again; a crash leaves
-files that nobody names, which the next start removes.  Without a retention what the archive has never goes from it, and
+One of these runs at a time, beside checkpoints and compaction.  What makes room comes first, and what has no room to
+be merged stays as it is.  Whatever fails is told and tried again; a crash leaves files that nobody names, which the
+next start removes.  Without a retention what the archive has never goes from it, and
 with one nothing goes that a stream or a running read may still ask for.
 """
 
@@ -49,7 +50,7 @@ ROOM = 64 << 20
 """Bytes of the disk that archiving leaves free, beside what the log holds back for itself."""
 
 RETRY_BEATS = 60
-"""After a failure it is tried again in so many beats."""
+"""After a failure it is tried again in so many beats at most: after the first in one, then later each time."""
 
 PRUNE_BEATS = 600
 """Whether a day may go is looked at so often."""
@@ -91,6 +92,7 @@ class Archiving:
         self._running: asyncio.Future[None] | None = None
         self._paused = 0  # by so many who read it as it is
         self._wait = 0  # beats until the next try
+        self._tries = 0  # that failed, one after the other
         self._failed = set[int]()  # first LSNs of segments that cannot be read
         self._unmerged = frozenset[str]()  # files that could not be merged
         self._seen: tuple[int, int, int] = (0, 0, 0)
@@ -246,8 +248,8 @@ class Archiving:
     async def _guarded(self) -> None:
         try:
             while await self.step():
-                pass
-            self.why = None
+                self._tries = 0
+            self.why, self._tries = None, 0
         except Unavailable as error:
             if not self.stopping:
                 self._failure(error)
@@ -259,11 +261,12 @@ class Archiving:
 
     def _failure(self, error: Exception) -> None:
         self.failures += 1
-        self._wait = RETRY_BEATS
+        self._wait = min(1 << self._tries, RETRY_BEATS)
+        self._tries = min(self._tries + 1, RETRY_BEATS)
         self._seen = (0, 0, 0)
         text = str(error)
         if text != self.why:
-            logger.warning("the archive: %s; retention waits, and it is tried again in a minute", text)
+            logger.warning("the archive: %s; retention waits, and it is tried again within a minute", text)
         self.why = text
 
     def planned(self) -> list[Run]:
@@ -296,16 +299,19 @@ class Archiving:
         return {**told, **self.told()}
 
     async def step(self) -> bool:
-        """Archive the oldest that is due, or merge files once; whether there was something to do."""
+        """Let go what is past the archive's retention, or archive the oldest that is due, or merge files once.
+
+        Whether there was something to do.
+        """
         if self.stopping or self._paused:
             return False
         if self._shared is None and self.manifest.number:
             await self._off(self._check_there)
-        due = self.planned()
-        if due:
-            await self._archive(due[0])
-        elif not await self._merge() and not await self._prune(self._prunable()):
-            return False
+        if not await self._prune(self._prunable()):
+            if due := self.planned():
+                await self._archive(due[0])
+            elif not await self._merge():
+                return False
         self.why = None
         return True
 
@@ -384,14 +390,15 @@ class Archiving:
         manifest = self.manifest
         mergeable = manifest._replace(files=tuple(one for one in manifest.files if one.path not in self._unmerged))
         old = await self._off(partial(plan, mergeable, self._settings.file_bytes))
-        if old is None:
+        if old is None or self._disk.free() < self._room_for(sum(part.bytes for part in old)):
             return False
-        self._check_room(sum(part.bytes for part in old))
         try:
             made = await self._bulk.run(
                 "archive_merge", folder=self.folder, parts=[list(part) for part in old], token=secrets.token_hex(4),
                 compression=self._settings.compression,
             )  # fmt: skip
+        except DiskFull:
+            return False  # who took the room meanwhile had to have it
         except LogDamaged as error:
             logger.error("the archive: %s", error)
             self._unmerged |= {part.path for part in old}
