@@ -43,3 +43,23 @@ def test_all_that_was_said_until_then_is_written() -> None:
     assert done.returncode == 6, done.stderr
     said = done.stdout.splitlines()
     assert said == [*(f"line {number}" for number in range(3000)), "cluster: this process ends: it was removed"]
+
+
+HANGS = """
+import os, socket, subprocess
+from penstock.server.cluster.process import Process
+server = subprocess.Popen(["sleep", "600"])  # which hears nothing
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+member = Process.__new__(Process)
+member._sock, member._server, member._hands_over = ours, os.pidfd_open(server.pid), False
+print(server.pid, flush=True)
+member.end("TWO LEADERS: and so on")
+"""
+
+
+def test_why_a_server_was_killed_that_hangs_is_said_by_its_member() -> None:
+    """It could say nothing any more, and its output ended as after a kill by anybody."""
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 6, done.stderr
+    assert "did not end when it was told to, and was killed: TWO LEADERS: and so on" in done.stderr
+    eventually(lambda: not Path(f"/proc/{done.stdout.strip()}/exe").exists(), "it lives")

@@ -392,7 +392,7 @@ class Process:
         self._tell(b"L", ONE.pack(until))
 
     def end(self, why: str) -> None:
-        """The server is told, and killed if it does not go.
+        """The server is told, says it and ends; it is killed if it does not go, and then nobody but us can say why.
 
         One that hands over has closed its doors and its log, so it has the time that a busy machine takes.
         """
@@ -405,6 +405,7 @@ class Process:
         except TimeoutError:
             with suppress(OSError):  # it was stopped, or hangs: it must not wake up and send
                 signal.pidfd_send_signal(self._server, signal.SIGKILL)
+            logger.critical("cluster: the server did not end when it was told to, and was killed: %s", why)
         except OSError:
             pass  # it has closed its end with words of ours unread, as the last thing that it does
         os._exit(LOST)
