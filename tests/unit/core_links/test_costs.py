@@ -142,11 +142,11 @@ def test_pieces_of_single_messages_are_not_held_against_all_others(work: Callabl
     assert Number.looks < 60 * count
 
 
-def with_every_second_done(count: int) -> tuple[Linked, Linked]:
+def with_every_second_done(count: int, **settings: object) -> tuple[Linked, Linked]:
     """Two sites, of which the first has so many messages in as many pieces."""
     a, b = Linked("a"), Linked("b")
     for site, other in ((a, b), (b, a)):
-        site.declare("q")
+        site.declare("q", **settings)
         site.core.carries(other.name, [Carries("q")])
     assert a.link(b) == b.link(a) == []
     a.publish("q", *(b"x" for _ in range(2 * count)))
@@ -229,6 +229,44 @@ def test_what_waits_is_not_walked_through_while_none_of_its_owners_may_be_asked(
     assert not list(b.q().in_turn(LSN_LIMIT, none))
     assert looks == ["a"]
     assert [claim.owner for _, _, claim in b.q().in_turn(LSN_LIMIT, "a".__eq__)] == 200 * ["a"]
+
+
+def test_of_several_owners_only_the_pieces_of_those_are_walked_through_that_may_be_asked() -> None:
+    """As where one is away, and has many that stand before those of the others."""
+    _, b = with_every_second_done(200)
+    pieces, foreign = list(b.q().in_turn(LSN_LIMIT, lambda _: True)), b.q().foreign
+    assert foreign is not None
+    for first, stop, _ in pieces[150:160]:
+        foreign.claims.put(first, stop, Claim("c", 1, "transfer"))
+    looks = list[str]()
+
+    def may(owner: str) -> bool:
+        looks.append(owner)
+        return owner == "c"
+
+    assert [(first, stop) for first, stop, _ in b.q().in_turn(LSN_LIMIT, may)] == [one[:2] for one in pieces[150:160]]
+    assert sorted(looks) == ["a", "c"]
+    assert [one[:2] for one in b.q().in_turn(pieces[155][0], may)] == [one[:2] for one in pieces[150:155]]
+    both = [one[:2] for one in b.q().in_turn(LSN_LIMIT, lambda _: True)]
+    assert both == [one[:2] for one in pieces]
+
+
+def test_pieces_are_found_among_what_waits_at_once_where_priorities_order_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each piece all that waits was searched twice."""
+    _, b = with_every_second_done(200, max_priority=9)
+    looks, foreign = list[str](), b.q().foreign
+    assert foreign is not None
+    for first, stop, _ in list(b.q().in_turn(LSN_LIMIT, "a".__eq__))[::2]:
+        foreign.claims.put(first, stop, Claim("a", 2, "transfer"))
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            looks.append(name)
+            return getattr(np, name)
+
+    monkeypatch.setattr(owning, "np", Watched())
+    assert [claim.owner for _, _, claim in b.q().in_turn(LSN_LIMIT, "a".__eq__)] == 200 * ["a"]
+    assert len(looks) < 20
 
 
 def test_claims_know_which_other_sites_have_some() -> None:

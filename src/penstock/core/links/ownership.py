@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
@@ -80,6 +80,12 @@ class Claims:
                 return
             if low < high:
                 yield low, high, self._claims[i]
+
+    def of_these(self, owners: Collection[str], below: int) -> list[Span]:
+        """What these sites own, ascending: all that begins below an LSN."""
+        upto = bisect_left(self._starts, below)
+        some = zip(self._starts[:upto], self._ends[:upto], self._claims[:upto], strict=True)
+        return [(first, stop) for first, stop, claim in some if claim.owner in owners]
 
     def owned_by(self, site: str, first: int, stop: int) -> int:
         """How many of the messages [first, stop) were given to another site."""

@@ -5,6 +5,7 @@ Whatever settles a message settles it wherever it stands, so nothing of this ask
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -239,25 +240,22 @@ def in_turn(queue: Contents, below: int, may: Callable[[str], bool]) -> Iterator
     Where none of these sites has any nothing is looked at.
     """
     foreign = queue.foreign
-    if foreign is None or not any(map(may, foreign.claims.others())):
+    if foreign is None or not (owners := [one for one in foreign.claims.others() if may(one)]):
         return
     placed = [run for run in foreign.returned.runs() if run.place] if foreign.returned.count else []
-    if queue.ranks is None and not placed:
+    if queue.ranks is None and not placed and len(owners) == len(foreign.claims.others()):
         for first, stop, claim in foreign_spans(queue):
             if first >= below:
                 return
-            if may(claim.owner):
-                yield first, stop, claim
+            yield first, stop, claim
         return
     lsns = flat(queue.chunks("foreign"))
     places = lsns.copy()
     for run in placed:
         places[np.searchsorted(lsns, view(run.chunk))] = run.where
     some = np.zeros(len(lsns), dtype=np.bool_)
-    for first, stop, claim in foreign.claims.spans(0, below):
-        if may(claim.owner):
-            low, high = np.searchsorted(lsns, (first, stop))
-            some[low:high] = True
+    for low, high in np.searchsorted(lsns, as_pairs(foreign.claims.of_these(owners, below))).tolist():
+        some[low:high] = True
     lsns, places = lsns[some], places[some]
     if not len(lsns):
         return
@@ -314,8 +312,8 @@ def _living(queue: Contents, first: int, stop: int, *states: State) -> Ints:
         if place.between is not None:
             pieces.append(place.between(first, stop))
         else:
-            some = [within(chunk, first, stop) for chunk in place.chunks() if chunk[0] < stop and chunk[-1] >= first]
-            pieces += [range(a, b) for piece in some for a, b in piece.tolist()]
+            some = [chunk for chunk in place.chunks() if chunk[0] < stop and chunk[-1] >= first]
+            pieces += [chunk[bisect_left(chunk, first) : bisect_left(chunk, stop)] for chunk in some]
     return flat([piece for piece in pieces if len(piece)])
 
 
