@@ -170,14 +170,15 @@ class Instance:
     # -- turns
 
     def run(self, work: Callable[[], T]) -> T:
-        """The result of a command, once the turn it began has come to its end."""
+        """The result of a command, or what it raises, once the turn it began has come to its end."""
         self._inside = True
         try:
-            value = work()
-            self.run_turns()
+            return work()
         finally:
-            self._inside = False
-        return value
+            try:
+                self.run_turns()
+            finally:
+                self._inside = False
 
     def run_turns(self) -> None:
         """Finish the turn, and those that follow from it."""

@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.testing import Broker
+from penstock.testing.instance import Instance
 from penstock.wire.amqp.frames import PROTOCOL_HEADER
 
 WAIT_S = 10.0
@@ -162,3 +163,17 @@ def test_errors_reach_the_test_through_the_loop() -> None:
         with pytest.raises(penstock.NotFound):
             broker.subscribe("nope")
         assert broker.publish("q", b"still there")
+
+
+def test_a_command_that_fails_holds_up_nobody_at_the_doors() -> None:
+    """Found by a read over Flight that waited for ever once in some hundred runs: a turn was begun and never ended."""
+
+    def half_done(instance: Instance) -> None:
+        instance.engine.arm()
+        raise ValueError("it fails behind what it began")
+
+    with Broker(CONFIG) as broker, penstock.connect(broker.flight_url, timeout=WAIT_S) as client:
+        with pytest.raises(ValueError, match="behind what it began"):
+            broker.command(half_done)
+        client.publish("q", b"a")
+        assert broker.stats("q")["ready"] == 1
