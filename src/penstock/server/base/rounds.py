@@ -242,6 +242,13 @@ class Turns:
             self._of, self._until = self.number, now + TURN_US
         return now >= self._until
 
+    def late(self, go_on: Callable[[], None]) -> bool:
+        """Whether others come first: then it goes on when it is time, behind all that wait."""
+        if self.used_up:
+            self.wait(go_on)
+            return True
+        return False
+
     def wait(self, go_on: Callable[[], None]) -> None:
         """Go on when it is time, behind all that wait."""
         if not self._line and not self._serving:

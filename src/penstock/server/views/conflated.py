@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core.view_feed import DEFAULT_US
-from penstock.errors import PenstockError
+from penstock.core.view_feed import DEFAULT_US, LEAST_US
+from penstock.errors import InvalidArgument, PenstockError, told_as
 from penstock.expr import compile_filter
 from penstock.expr.text_patterns import TopicPattern
 from penstock.records import properties as header_codec
@@ -32,14 +32,28 @@ from penstock.server.views.record_query import Wish
 from penstock.server.views.row_source import Conflated, RowSource
 from penstock.server.views.setbacks import Setback
 from penstock.server.views.shown import RowChange, Snapshot
+from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from penstock.server.asking.judging import Judges
     from penstock.server.base.runtime import Runtime
     from penstock.server.follow import Source
     from penstock.server.views.record_query import Event
     from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import Refuse, Shown
+
+
+def interval_of(value: str | float | timedelta | None) -> int | None:
+    """The interval of a conflated subscription, microseconds; None: `none`.  InvalidArgument below 100 ms."""
+    if value is None or value == "none":
+        return None
+    with told_as(InvalidArgument, "conflation: ", instead=(TypeError, ValueError)):
+        micros = DEFAULT_US if value == "auto" else to_micros(value)
+    if micros < LEAST_US:
+        raise InvalidArgument(f"conflation is {format_duration(micros)}, the least is {format_duration(LEAST_US)}")
+    return micros
 
 
 @dataclass(frozen=True, slots=True)

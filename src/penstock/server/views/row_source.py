@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 import numpy as np
@@ -22,9 +23,9 @@ from penstock.core.queue.order.runs import view
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
-from penstock.core.view_feed import DEFAULT_US, LEAST_US, Conflation
+from penstock.core.view_feed import Conflation
 from penstock.core.view_groups import Elements, View, body_of
-from penstock.errors import InvalidArgument, PenstockError, told_as
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter, compile_value
 from penstock.expr.batches import BodyReader, parsed
 from penstock.expr.bodies import body_type
@@ -35,16 +36,14 @@ from penstock.records.message_types import JSON, MessageType, goes_on, typed
 from penstock.records.properties import EMPTY
 from penstock.server.follow import ENDLESS, Asking, Sign, Source
 from penstock.server.views.record_query import Event, Kind
-from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.core.state.lsns import Ints
     from penstock.history.history import Batches
     from penstock.ports import Clock
+    from penstock.server.base.rounds import Turns
     from penstock.server.follow import Reader
     from penstock.server.people.access import Charge
     from penstock.server.views.record_query import Wish
@@ -228,11 +227,12 @@ class RowSource(Source[list[Event]]):
         closed: Callable[[], None] | None = None,
         *,
         changed: bool = False,
+        turns: Turns | None = None,
     ) -> None:
         """The rows come once they are level.  ExpressionError; InvalidArgument for deltas and for a page.
 
         name: of their topic, if not that of what shows them.  closed: called once.  changed: a row that is told of
-        again as it was does not come.
+        again as it was does not come.  turns: by which the rows that there are come; None: at once.
         """
         name = name or shown.name
         if wish.delta:
@@ -247,6 +247,7 @@ class RowSource(Source[list[Event]]):
         self._topic = Topic(shown.vhost, "", name)
         self._closed: Callable[[], None] | None = closed or (lambda: None)
         self._changed = changed
+        self._turns, self._waits = turns, False  # whether it waits for the next one
         self._ended: PenstockError | None = None
         self._first: Snapshot | None = None  # rows that there were, from `_at` on to be given
         self._at = 0
@@ -269,6 +270,9 @@ class RowSource(Source[list[Event]]):
         if self._at == len(self._first):
             self._first = None
             return Sign.LEVEL
+        if self._waits or (self._turns is not None and self._turns.late(self._go_on)):
+            self._waits = True
+            return None
         some = self._first.part(self._at, self._at + min(room, PORTION))
         self._at += len(some)
         return [self._event("sow", key, body) for key, body in some] or None
@@ -291,6 +295,8 @@ class RowSource(Source[list[Event]]):
     def _begin(self) -> None:
         if self._closed is None:
             return
+        if self._turns is not None and self._turns.late(partial(self._rows.when_current, self._begin)):
+            return
         self._rows.told.append(self._tell)
         found, wish = self._rows.snapshot(), self._wish
         if wish.filter is not None or wish.order_by:
@@ -299,6 +305,10 @@ class RowSource(Source[list[Event]]):
             self._focus.update(found.keys())
         if wish.sow:
             self._first = found
+        self._reader.step()
+
+    def _go_on(self) -> None:
+        self._waits = False
         self._reader.step()
 
     def _tell(self, changes: Sequence[RowChange]) -> None:
@@ -334,17 +344,6 @@ class RowSource(Source[list[Event]]):
 
     def _event(self, kind: Kind, key: str, body: bytes, reason: str = "") -> Event:
         return Event(kind, 0, key, self._topic, 0, self._clock.wall(), EMPTY, body, reason)
-
-
-def interval_of(value: str | float | timedelta | None) -> int | None:
-    """The interval of a conflated subscription, microseconds; None: `none`.  InvalidArgument below 100 ms."""
-    if value is None or value == "none":
-        return None
-    with told_as(InvalidArgument, "conflation: ", instead=(TypeError, ValueError)):
-        micros = DEFAULT_US if value == "auto" else to_micros(value)
-    if micros < LEAST_US:
-        raise InvalidArgument(f"conflation is {format_duration(micros)}, the least is {format_duration(LEAST_US)}")
-    return micros
 
 
 class Conflated(Source[list[Event]]):

@@ -198,10 +198,12 @@ class Views:
 
         Errors: ExpressionError; InvalidArgument for one of projection and grouping alone; NotFound for their source.
         """
-        clock = self._runtime.clock
+        clock, turns = self._runtime.clock, self._runtime.turns
         if not wish.projection and wish.grouping is None:
             shown = self.shown(vhost, topic)
-            return None if shown is None else conflated(self.alarms, wish, RowSource(clock, shown, wish), charge)
+            if shown is None:
+                return None
+            return conflated(self.alarms, wish, RowSource(clock, shown, wish, turns=turns), charge)
         if not wish.projection or wish.grouping is None:
             raise InvalidArgument("projection and grouping go together: an aggregated subscription needs both")
         if not self.known(vhost, topic):
@@ -212,7 +214,7 @@ class Views:
             live.only = name_of(found)  # its subscriber may read this, and perhaps not what comes to have the name
         rest = replace(wish, filter=None, projection=(), grouping=None)
         try:
-            rows = RowSource(clock, live, rest, topic, lambda: self.drop(live))
+            rows = RowSource(clock, live, rest, topic, lambda: self.drop(live), turns=turns)
             live.give_up = rows.end
             live.weigh()  # what it began with
             return conflated(self.alarms, rest, rows)

@@ -1,0 +1,88 @@
+"""The rows of a view come to a crowd of subscribers by turns of the server: nobody else waits for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from unittest.mock import patch
+
+import orjson
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.server.base.rounds import TURN_US, Turns
+from penstock.server.follow import Follow
+from penstock.server.views import row_source
+from penstock.server.views.record_query import Event, Wish
+from penstock.testing import Broker
+from penstock.testing.instance import Instance
+
+SETTINGS = {
+    "topic": [{"name": "orders", "key": ["/id"]}],
+    "view": [{"name": "groups", "source": "orders", "select": "/group, COUNT(/id) AS /n", "group_by": ["/group"]}],
+}
+SUBSCRIBERS, ROWS = 20, 30
+
+
+class Subscriber:
+    """To give it a portion takes a millisecond."""
+
+    def __init__(self, instance: Instance, given: list[Subscriber]) -> None:
+        self.clock, self.given = instance.clock, given
+        self.rows: dict[str, bytes] = {}
+        self.is_level = False
+
+    def room(self) -> int:
+        return 1 << 30
+
+    def take(self, events: list[Event]) -> None:
+        self.clock.advance(1000)
+        self.given.append(self)
+        for event in events:
+            if event.kind == "oof":
+                del self.rows[event.key]
+            else:
+                assert event.kind == "publish" or event.key not in self.rows
+                self.rows[event.key] = event.body
+
+    def level(self) -> None:
+        self.is_level = True
+
+    def ended(self, error: PenstockError | None) -> None:
+        raise AssertionError(error)
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(oof=True),
+        Wish(oof=True, filter="/n > 0", order_by=("/group",)),
+        Wish(projection=("/group", "COUNT(/id) AS /n"), grouping=("/group",), oof=True),
+    ],
+    ids=["plain", "ordered", "projection"],
+)
+def test_a_crowd_is_given_the_rows_of_a_view_in_many_turns(wish: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_source, "PORTION", 10)
+    with Broker(SETTINGS) as broker:
+        instance = broker.instance
+        assert instance is not None
+        engine, given, ends = instance.engine, list[Subscriber](), list[int]()
+        for number in range(ROWS):
+            broker.publish("orders", orjson.dumps({"id": number, "group": number}))
+        crowd = [Subscriber(instance, given) for _ in range(SUBSCRIBERS)]
+        wait = Turns.wait
+
+        def noted(turns: Turns, go_on: Callable[[], None]) -> None:
+            ends.append(len(given))
+            wait(turns, go_on)
+
+        with patch.object(Turns, "wait", noted):
+            topic = "orders" if wish.projection else "groups"
+            broker.command(lambda _: [Follow(engine.views.events("/", "", topic, wish), one) for one in crowd])
+        assert all(one.is_level for one in crowd)
+        assert max(after - before for before, after in pairwise([0, *ends, len(given)])) <= 3 * TURN_US // 1000
+        for change in ({"id": ROWS, "group": ROWS}, {"id": ROWS + 1, "group": 1}, {"id": 2, "group": 3}):
+            broker.publish("orders", orjson.dumps(change))
+        (rows,) = {tuple(sorted(one.rows.items())) for one in crowd}
+        counts = {row["group"]: row["n"] for row in map(orjson.loads, dict(rows).values())}
+        assert counts == {number: 2 if number in (1, 3) else 1 for number in range(ROWS + 1) if number != 2}
