@@ -354,7 +354,7 @@ def _check_target(recovery: Recovery, client: Client, count: int, messages: Iter
             f"queue '{recovery.to}' lets no duplicates in for {settings['dedup_window']['value']}, and would take "
             "these for some: recover them to another queue with --to, and move them with penstock queue move"
         )
-    limits = limits_after(settings, {})
+    limits = limits_after(recovery.to, settings, {})
     ring = cast("int", settings["ring_size"]["value"]) if "ring_size" in settings else NEVER
     room = min(ring, limits.length if limits.mode.drops_head else NEVER)
     head, tail = f"queue '{recovery.to}' keeps ", ": let it have more, or name another queue with --to"

@@ -149,7 +149,7 @@ def _losses(client: Client, name: str, settings: Mapping[str, object]) -> Iterat
     if depth and settings.get("recovery_point") not in (None, "epoch"):
         yield f"queue {name} has {counted(depth, 'message')}: remove those from before the new recovery_point?"
     if not LIMITS.isdisjoint(settings):
-        limits = limits_after(counts["settings"], settings)
+        limits = limits_after(name, counts["settings"], settings)
         if limits.mode.drops_head and (counts["ready"] > limits.length or counts["ready_bytes"] > limits.size):
             most = [f"{limits.length:,}"] if limits.length < NEVER else []
             most += [f"{limits.size:,} bytes"] if limits.size < NEVER else []
@@ -157,16 +157,16 @@ def _losses(client: Client, name: str, settings: Mapping[str, object]) -> Iterat
             yield f"queue {name} has {has}, and may have {' and '.join(most)} then: drop the oldest above that?"
 
 
-def limits_after(present: Mapping[str, Mapping[str, object]], settings: Mapping[str, object]) -> Limits:
+def limits_after(name: str, present: Mapping[str, Mapping[str, object]], settings: Mapping[str, object]) -> Limits:
     """The limits of a queue that is given these settings, beside those that policies say."""
     from penstock.config.queue_arguments import queue_settings_from_mapping
 
     known = {key: (one["value"], one["from"] == "argument") for key, one in present.items() if key in LIMITS}
     own = {key: value for key, (value, mine) in known.items() if mine}
     own |= {key: value for key, value in settings.items() if key in LIMITS}
-    ruled = queue_settings_from_mapping({key: value for key, (value, mine) in known.items() if not mine})
+    ruled = queue_settings_from_mapping({key: value for key, (value, mine) in known.items() if not mine}, name)
     given = {key: value for key, value in own.items() if value is not None}
-    said = queue_settings_from_mapping(given, base=ruled)
+    said = queue_settings_from_mapping(given, name, ruled)
     length, size = (
         min((one for one in both if one is not None), default=None)
         for both in ((said.max_length, ruled.max_length), (said.max_length_bytes, ruled.max_length_bytes))

@@ -342,6 +342,8 @@ def test_a_limit_that_a_policy_says_counts_as_well(run: Run) -> None:
         assert (status, "and may have 2 then" in err) == (2, True)
         assert run("queue", "alter", "q", "--set", "max_length=8", *url)[0] == 0
         assert broker.stats("q")["ready"] == 5
+        status, _, err = run("queue", "alter", "q", "--set", "max_length=many", *url)
+        assert (status, "max_length of queue 'q': 'many' is not a whole number" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
