@@ -74,7 +74,7 @@ def test_an_application(house: FlightHouse) -> None:
         "tested": {"orders": [1], "bills": [1], "batch": [[1, 2]], "filtered": [9], "matched": ["one"], "answer": 10,
                    "refused": True},
         "as held": [2, [1], "x", "ack", "delay"],
-        "left": 0,
+        "left": [],
         "dead": "x",
         "priorities": [7, 7],
         "option": True,
