@@ -72,7 +72,7 @@ ENOUGH = slope.FEWEST + 2
 """Points of a life that a short run has at least."""
 
 USUAL_PROCESSES = 3
-"""The server, its Flight door, and soon after a start the child that rewrites segments."""
+"""The server, its Flight door, and the child that rewrites segments, while there is anything to rewrite."""
 
 NO_QUOTA = 1 << 60
 SQUEEZED = 24 << 20
@@ -226,7 +226,6 @@ class Soak:
         self.warm_up = min(120.0, seconds / (6 if self.calm else 4))
         self.began = time.monotonic()
         self.squeezed = False
-        self.processes = 0  # the most that this life had at once
 
     def run(self) -> list[slope.Verdict]:
         """All of it; what became of each series.  Faults are in `books.wrong`."""
@@ -265,8 +264,11 @@ class Soak:
 
         A planted leak is asked after alone: the p99 of a server that leaks may have no point for as long as it runs.
         """
-        life = self.host.lives
-        least = min(sum(one == life and at >= self.warm_up for one, at, _ in self.points[name]) for name in self.asked)
+        parts = [
+            Counter(part for part, at, _ in self.points[name] if part // 10 == self.host.lives and at >= self.warm_up)
+            for name in self.asked
+        ]
+        least = min(max(counts.values(), default=0) for counts in parts)
         return self.short and least < ENOUGH and beyond < 2 * self.seconds + LATE_S
 
     def plan(self) -> list[float]:
@@ -293,7 +295,6 @@ class Soak:
         port, books, ids = self.host.port, self.books, self.publishers
         self.probe = Probe(port, books)
         self.taken.clear()
-        self.processes = 0
         slow_most = 1_000 if self.short else 10_000
         rest, tables_rest = (REST_S, TABLES_REST_S) if measured and self.short else (0.0, 0.0)
         self.team = [
@@ -341,7 +342,6 @@ class Soak:
                 self.books.fault(f"{client.name}: {client.failure!r}")
         at = time.monotonic() - self.host.started
         tree = self.host.tree()
-        self.joined(len(tree))
         sample: dict[str, float] = dict(self.host.used(tree))
         self.taken.append(self.probe.take())
         taken = sorted(chain(*self.taken))
@@ -349,7 +349,7 @@ class Soak:
             sample["p99"] = taken[int(len(taken) * 0.99)] * 1e3
         for name, value in sample.items():
             if not self.squeezed or name in ("memory", "descriptors"):
-                self.points[name].append((self.host.lives, at, value))
+                self.note(name, at, value, len(tree))
         if self.out is not None:
             line = {
                 "at": round(time.monotonic() - self.began, 2), "life": self.host.lives, "life_s": round(at, 2),
@@ -359,11 +359,10 @@ class Soak:
             self.out.write(json.dumps(line) + "\n")
             self.out.flush()
 
-    def joined(self, processes: int) -> None:
-        """So many there are: a usual one that is new has its memory at once, and what was before tells of no rise."""
-        if self.processes < processes <= USUAL_PROCESSES:
-            self.points["memory"] = [point for point in self.points["memory"] if point[0] != self.host.lives]
-        self.processes = max(self.processes, processes)
+    def note(self, name: str, at: float, value: float, processes: int) -> None:
+        """A point.  Memory is held against that of as many processes: a usual one comes and goes with all of it."""
+        part = min(processes, USUAL_PROCESSES) if name == "memory" else 0
+        self.points[name].append((10 * self.host.lives + part, at, value))
 
     def squeeze(self, passed: float) -> float:
         """The disk becomes nearly full, or roomy again; when to come back."""

@@ -65,15 +65,18 @@ def test_too_few_points_are_no_proof() -> None:
     assert not judge("memory", points(0, noise=0, lives=1, seconds=12), WARM_UP).good
 
 
-def test_what_was_before_a_usual_process_came_is_no_rise_and_one_too_many_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("processes", "good"), [((2, 3, 2, 3), True), ((2, 3, 2, 4), False)])
+def test_a_usual_process_that_comes_and_goes_is_no_rise_and_one_too_many_is(
+    tmp_path: Path, processes: tuple[int, ...], good: bool
+) -> None:
     soak = Soak(tmp_path, 9.0, seed=1)
     soak.host.lives = 2
-    for processes in (2, 2, 3, 3, 4, 4):
-        soak.joined(processes)
-        soak.points["memory"].append((2, 0.0, float(processes)))
-        soak.points["disk"].append((2, 0.0, float(processes)))
-    assert [value for _, _, value in soak.points["memory"]] == [3, 3, 4, 4]
-    assert len(soak.points["disk"]) == 6
+    for at in range(200):
+        now = processes[at // 50]
+        soak.note("memory", float(at), 70.0 * now * MIB, now)
+        soak.note("disk", float(at), 0.0, now)
+    assert judge("memory", soak.points["memory"], WARM_UP).good == good
+    assert judge("disk", soak.points["disk"], WARM_UP).points == 190
 
 
 @pytest.fixture
