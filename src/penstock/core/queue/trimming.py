@@ -87,8 +87,9 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
     returned = queue.returned
     back: PriorityReturned | None = returned if isinstance(returned, PriorityReturned) and returned.count else None
     rank = main.last_rank() if main.count else NO_RANK
-    if back is None or (last := back.last_rank()) < rank:
-        return main.take_last(count, NO_RANK if back is None else last)
+    last = NO_RANK if back is None else back.last_rank()
+    if back is None or last < rank:
+        return main.take_last(count, last)
     if last > rank:
         runs = back.take_last(count, rank)
     elif runs := main.take_of(rank, count, back.first_of(rank)):
