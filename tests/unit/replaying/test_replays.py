@@ -240,6 +240,19 @@ def test_a_crowd_that_begins_at_one_place_has_the_log_read_once(monkeypatch: pyt
         assert instance_of(broker).engine.replays.kept.bytes == 0
 
 
+def test_who_has_a_rate_does_not_have_the_log_read_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Mock(wraps=replaying.look)
+    monkeypatch.setattr(replaying, "look", looks)
+    with filled(40) as broker:
+        takers = [Taker() for _ in range(20)]
+        for taker in takers:
+            follow(broker, taker, rate=Rate(messages=1))
+        for _ in range(30):
+            broker.advance(1)
+        assert all(taker.bodies == [b"%d" % number for number in range(31)] for taker in takers)
+        assert looks.call_count <= 2, "all began at one place"
+
+
 def test_what_was_read_for_one_is_cut_for_who_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(20) as broker:
         engine, all_, some = instance_of(broker).engine, Taker(), Taker()

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 SLACK_US = 100_000
 
+AHEAD_S, AHEAD_LEAST = 10, 64
+"""For so many seconds, and so many rows at least, who has a rate reads ahead."""
+
 _FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*\Z")
 
 
@@ -106,6 +109,12 @@ class Pace:
                 break
             count += 1
         return count
+
+    @property
+    def rows_ahead(self) -> int:
+        """So many rows are read at once: a look at the log takes as long as hundreds of them."""
+        ahead = self.rate.messages * AHEAD_S
+        return min(PAGE_ROWS, max(AHEAD_LEAST, int(ahead))) if ahead else PAGE_ROWS
 
     def due(self) -> int:
         """When the next message may go, as far as is known."""
@@ -397,8 +406,8 @@ class LogSource(Source[Page]):
             )
         self.moved_at = replays.now()  # what is read now is held
         self._reading = True
-        rows = PAGE_ROWS if self._pace is None else max(1, min(PAGE_ROWS, int(self._pace.rate.messages) or PAGE_ROWS))
-        shared = rows == PAGE_ROWS and len(feed.behind) > 1
+        rows = PAGE_ROWS if self._pace is None else self._pace.rows_ahead
+        shared = len(feed.behind) > 1
         if shared:
             end = min(replays.durable + 1, feed.begins)  # what is behind its own end is cut off
         look = partial(replays.look, feed, self.cursor, end, rows)
