@@ -107,11 +107,16 @@ Batches: TypeAlias = Iterator[pa.RecordBatch]
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
-def joined(batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> Batches:
-    """The same rows in batches of about `rows` rows: small ones joined, those of more bytes cut."""
+def joined(
+    batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, size: int = BATCH_BYTES, *, whole: bool = False
+) -> Batches:
+    """The same rows in batches of about `rows` rows: small ones joined, those of more bytes cut.
+
+    whole: none is cut, for whom what one group of the log says has to lie in one.
+    """
     held: list[pa.RecordBatch] = []
     held_rows = held_bytes = 0
-    for batch in chain.from_iterable(cut(one, size) for one in batches):
+    for batch in batches if whole else chain.from_iterable(cut(one, size) for one in batches):
         n, b = batch.num_rows, batch.nbytes
         if held and (held_rows + n > rows or held_bytes + b > size):
             yield as_one(held)

@@ -253,6 +253,27 @@ def test_what_happened_to_very_many_is_told_in_turns_and_before_what_comes_next(
     eventually(lambda: out.done == links.engine.log.durable)
 
 
+def test_what_came_from_a_site_in_a_large_commit_is_not_told_to_it_as_a_message_of_this_one(
+    ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How messages came stands behind them in the log: a link that came up later had cut one commit within a group."""
+    a, links, out, other = ends
+    b = Linked("b")
+    b.declare("q")
+    assert b.link(a) == []
+    monkeypatch.setattr(sending, "BYTES_MOST", 2_000)
+    monkeypatch.setattr(sending, "AT_ONCE_LSNS", 0)  # as what was told while it was away
+    b.publish("q", *(b"%d" % n * 100 for n in range(40)))
+    with links.loop:
+        b.send(a)
+        a.publish("q", b"mine")
+        links.engine.log.durable = a.core.last_lsn
+        out.durable(a.core.last_lsn)
+    eventually(lambda: b"mine" in other.bodies)
+    assert other.bodies == [b"mine"]
+    eventually(lambda: out.done == links.engine.log.durable)
+
+
 def test_no_more_parcels_are_under_way_than_may_be_however_little_is_in_each(
     ends: tuple[Linked, Links, Outgoing, Other], monkeypatch: pytest.MonkeyPatch
 ) -> None:

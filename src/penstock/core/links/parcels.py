@@ -115,7 +115,7 @@ BLIND_BYTES = 255
 PATH_MOST = 64
 NAME_MOST = 1024
 SHOWN_MOST = 200
-BYTES_MOST = 32 << 20
+BYTES_MOST = 8 << 20
 """What one parcel has at most: so that its head and its rows are small for whoever takes them.
 
 Further routing keys of a message say where its dead letter goes, too: so many of no more bytes are told.

@@ -46,7 +46,7 @@ AGAIN_S = (0.1, 5.0)
 """Pauses before the next try: at first, and at most."""
 
 ROWS_MOST, BYTES_MOST = 10_000, 8 << 20
-"""What the log gives is told in batches of about so much."""
+"""What the log gives is told in batches of about so much, or as large as they lie there."""
 
 AT_ONCE_LSNS, AT_ONCE_BYTES, AT_ONCE_PARCELS = 2_000, 256 << 10, 8
 """What is no longer than this is told on the loop, unless so many parcels wait to be written."""
@@ -460,8 +460,11 @@ class Outgoing:
     def _tell_between(
         self, connection: Connection, reading: Reading, telling: Telling, start: int, stop: int, session: int
     ) -> None:
-        """Tell what the log has with LSNs in [start, stop)."""
-        for batch in joined(self._links.engine.log.batches(start, stop), ROWS_MOST, BYTES_MOST):
+        """Tell what the log has with LSNs in [start, stop).
+
+        What is said of messages lies behind them in their group: how they came, and as what.  So no batch is cut.
+        """
+        for batch in joined(self._links.engine.log.batches(start, stop), ROWS_MOST, BYTES_MOST, whole=True):
             last, parcels, more = int(batch.column("lsn")[-1].as_py()), telling.parcels(batch), True
             while more:
                 more = self._links.call(partial(self._tell, parcels, last, session))
