@@ -23,6 +23,7 @@ from hostile.watching import MIB, Bounds, Watched
 from hostile.words import Said, said
 from http_lab import NO_TLS
 from live_server import LiveServer
+from penstock.server.sockets.strangers import MOST, TOLD_S
 
 pytestmark = pytest.mark.usefixtures("as_the_files_say")
 
@@ -34,8 +35,8 @@ AT_ONCE = 8
 ANSWER_S = 0.05
 
 BOUNDS = Bounds(memory=96 * MIB, descriptors=80)
-LINES_A_SECOND = 4
-"""Of the log, about strangers: 20 in 10 s, and one for each door that says how many more there were."""
+LINES = 2 * (MOST + 2)
+"""Of the log in `TOLD_S`: of strangers and of clients so many each, and one for each door that says how many more."""
 
 STATUSES = {100, 200, 201, 204, 301, 302, 304, 307, 400, 401, 403, 404, 405, 406, 413, 417, 431, 501, 505}
 """What HTTP may answer to rubbish; 500 is not among them."""
@@ -103,7 +104,7 @@ def test_words_of_http_and_amqp_that_are_broken(tmp_path: Path, effort: int) -> 
                 began = time.monotonic()
                 press(server, seeds, seen)
                 done = watched.judge(BOUNDS)
-                most = 40 + LINES_A_SECOND * (time.monotonic() - began)
+                most = LINES * (2 + int((time.monotonic() - began) / TOLD_S))
                 assert done.lines <= most, f"{done.lines} lines were written:\n{done.output[-3000:]}"
             for word in ("Traceback", "bug"):
                 assert word not in server.output(), server.output()[-5000:]
