@@ -128,7 +128,7 @@ class Siege:
                 for attacker in self.attackers:
                     if attacker is not None:
                         attacker.end()
-            self.rest()
+            self.dismiss()
             self.account()
 
     def declare(self) -> None:
@@ -287,7 +287,7 @@ class Siege:
 
     # the end
 
-    def rest(self) -> None:
+    def dismiss(self) -> None:
         """All clients stop."""
         for client in self.team:
             client.stopping.set()

@@ -50,6 +50,10 @@ def siege(tmp_path: Path) -> Siege:
     return Siege(tmp_path / "made", 1.0, SEED, say=lambda _: None)
 
 
+def test_nothing_that_a_siege_remembers_hides_what_it_does(siege: Siege) -> None:
+    assert not vars(siege).keys() & vars(Siege).keys()
+
+
 def said(siege: Siege, *lines: str) -> None:
     with (siege.folder / "output.txt").open("a") as file:
         file.write("".join(f"{line}\n" for line in lines))
