@@ -19,6 +19,7 @@ JSON: `{"completed": true}` when all records that were there have come, `{"heart
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -35,7 +36,7 @@ from penstock.server.asking.judging import breathe
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
-from penstock.server.flight.handover import Outlet, Piece
+from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece, longer
 from penstock.server.flight.queue_rows import content, planned, snapshot
 from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.flight.streams import refuse_lost
@@ -77,6 +78,11 @@ if TYPE_CHECKING:
     from penstock.server.views.shown import Live, Snapshot
 
 
+GATHERED_AT_ONCE = 2
+"""Queries with a projection that are gathered at a time.  Each is Python in a thread of this process, and of sixty at
+work the loop, which lets the interpreter go with every call of the system, got it back after seconds."""
+
+
 class Viewing:
     """Queries about views.  Methods belong to Flight's threads."""
 
@@ -84,6 +90,7 @@ class Viewing:
         self._handover = handover
         self._engine = handover.engine
         self._bytes = handover.engine.shares.of("view_bytes")
+        self._gathering = threading.Semaphore(GATHERED_AT_ONCE)
 
     def concerns(self, wanted: Sow) -> bool:
         """Whether the query is about a view, or asks for one."""
@@ -101,7 +108,15 @@ class Viewing:
             rows = self._handover.submit(partial(self._rows, shown)).wait(caller.gone)
         filter, charge = wanted.filter, Charge(self._bytes, caller.who)
         if view is not None:
-            self._gather(caller, wanted, view, None if rows is None else rows.bodies(), charge)
+            pause = POLL_S
+            while not self._gathering.acquire(timeout=pause):
+                if caller.gone():
+                    raise Abandoned
+                pause = longer(pause)
+            try:
+                self._gather(caller, wanted, view, None if rows is None else rows.bodies(), charge)
+            finally:
+                self._gathering.release()
             rows, filter = snapshot_of(view), None
         assert rows is not None  # a view is shown, or was asked for
         asks = filter is not None or wanted.order_by
@@ -133,7 +148,7 @@ class Viewing:
         name = wanted.vhost, wanted.exchange, wanted.topic
         lsns, kind = self._handover.call(partial(positions, self._engine.core, *name), caller.gone)
         history = History(self._engine.log, caller.gone)
-        rows = history.rows_at(lsns)
+        rows = history.rows_at(lsns())
         if wanted.filter is not None:
             rows = history.matching(rows, typed(wanted.filter, kind), wanted.vhost)
         gather(view, rows, history.exchange_of, kind, pause)

@@ -116,19 +116,21 @@ def type_of(found: Sow | Queue) -> MessageType:
     return (found.rule if isinstance(found, Sow) else found.settings).message_type
 
 
-def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Ints, MessageType]:
-    """LSNs of what is available in a queue, or of the records of a topic with a key; ascending.  And their type.
+def positions(core: Core, vhost: str, exchange: str, name: str) -> tuple[Callable[[], Ints], MessageType]:
+    """What gives the LSNs, ascending, of what is available in a queue now, or of the records of a topic with a key.
 
+    To be called in any thread.  And their type.
     Errors: NotFound, InvalidArgument for a topic without a key.
     """
     found = read_by(core, vhost, exchange, name)
     if found is None:
         found = core.sow(vhost, exchange, name)  # says what is wrong with the name
     if isinstance(found, Sow):
-        return np.sort(found.index.snapshot().arrays()[1]), type_of(found)
+        snapshot = found.index.snapshot()
+        return lambda: np.sort(snapshot.arrays()[1]), type_of(found)
     chunks = [view(chunk) for chunk in core.queue(vhost, name).chunks(*AVAILABLE)]
-    there: Ints = np.sort(np.concatenate(chunks)) if chunks else np.zeros(0, np.int64)
-    return there, type_of(found)
+    there: Ints = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
+    return lambda: np.sort(there), type_of(found)
 
 
 def topic_of(core: Core, vhost: str, name: str) -> Sow | None:
