@@ -287,13 +287,8 @@ class FoldedQueue:
             self._keys()
         if self.counted:
             self._count()
-        for column, value, pairs in self.delayed:
-            for part in self.parts:
-                covered = _cover(part["lsn"], pairs)
-                if covered is not None:
-                    here = part.get(column)
-                    part[column] = np.where(covered > 0, value, 0 if here is None else here)
-        self.delayed.clear()
+        if self.delayed:
+            self._delay()
         if len(self.settings) > 1:
             self.settings = [(0, self.state.settings)]
 
@@ -388,6 +383,36 @@ class FoldedQueue:
                     part[column] = np.where(covered > 0, np.maximum(before, value), before)
                 else:
                     part[column] = before + covered * value
+
+    def _delay(self) -> None:
+        """What messages have from now on; where it is told of one more than once, the last of it."""
+        of_column: dict[str, list[tuple[int, Ints]]] = {}
+        for column, value, pairs in self.delayed:
+            of_column.setdefault(column, []).append((value, pairs))
+        self.delayed.clear()
+        for column, told in of_column.items():
+            values = np.repeat(np.array([value for value, _ in told], np.int64), [len(pairs) for _, pairs in told])
+            pairs = np.concatenate([pairs for _, pairs in told])
+            for part in self.parts:
+                _set(part, column, pairs, values)
+
+
+SET_AT_ONCE = 1 << 20
+"""Rows that are given a value in one step, about."""
+
+
+def _set(part: Part, column: str, pairs: Ints, values: Ints) -> None:
+    """Give the rows of each pair a value, one pair after the other."""
+    starts, ends = np.searchsorted(part["lsn"], pairs[:, 0]), np.searchsorted(part["lsn"], pairs[:, 1])
+    hit = np.flatnonzero(ends > starts)
+    if not len(hit):
+        return
+    starts, ends, values = starts[hit], ends[hit], values[hit]
+    before = part.get(column)
+    part[column] = out = np.zeros(len(part["lsn"]), dtype=np.int64) if before is None else before.copy()
+    steps = np.cumsum(ends - starts) // SET_AT_ONCE
+    for some in np.split(np.arange(len(hit)), np.flatnonzero(np.diff(steps)) + 1):
+        out[expand(starts[some], ends[some])] = np.repeat(values[some], ends[some] - starts[some])
 
 
 def _together(parts: Sequence[Part]) -> Part:
