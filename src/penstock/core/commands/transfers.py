@@ -5,8 +5,7 @@ messages as far as it knows.
 
 Claims to messages of a queue that is not here are remembered while they may still come, and given back where they are
 ours.  A site may hear from one that a message of another is given to a third, or done, before that other's own link
-brings it: it is remembered for the queue, and where that ends meanwhile, or is not declared yet, for the next of its
-name.
+brings it: that is remembered for the queue, and where it ends meanwhile, or is not declared yet, for the next one.
 
 What this site was granted and cannot take, for its queue went while the grant was under way, goes back.  The grant
 stands in the owner's log before that one hears of the end of the queue, so nobody else can know what became of it.
@@ -497,5 +496,5 @@ def _free(queue: Queue, *, filtered: bool = False) -> int:
     """
     if queue.halted:
         return 0
-    room = sum([max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered])
+    room = sum(max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered)
     return min(room, queue.room, ASKED_MOST) - (0 if filtered else queue.ready)

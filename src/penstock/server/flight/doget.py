@@ -20,7 +20,8 @@ JSON: `{"completed": true}` when all records that were there have come, `{"heart
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -108,15 +109,8 @@ class Viewing:
             rows = self._handover.submit(partial(self._rows, shown)).wait(caller.gone)
         filter, charge = wanted.filter, Charge(self._bytes, caller.who)
         if view is not None:
-            pause = POLL_S
-            while not self._gathering.acquire(timeout=pause):
-                if caller.gone():
-                    raise Abandoned
-                pause = longer(pause)
-            try:
+            with self._gathering_for(caller):
                 self._gather(caller, wanted, view, None if rows is None else rows.bodies(), charge)
-            finally:
-                self._gathering.release()
             rows, filter = snapshot_of(view), None
         assert rows is not None  # a view is shown, or was asked for
         asks = filter is not None or wanted.order_by
@@ -127,6 +121,19 @@ class Viewing:
         counts.compared, counts.returned = len(bodies), len(found)
         counts.matches = len(places(bodies, filter=filter)) if wanted.stats and wanted.top_n is not None else len(found)
         return schema, _batches(schema, wanted, rows.chosen(found), charge)
+
+    @contextmanager
+    def _gathering_for(self, caller: Caller) -> Generator[None]:
+        """Its turn to gather.  Abandoned where the caller goes before that."""
+        pause = POLL_S
+        while not self._gathering.acquire(timeout=pause):
+            if caller.gone():
+                raise Abandoned
+            pause = longer(pause)
+        try:
+            yield
+        finally:
+            self._gathering.release()
 
     def _rows(self, shown: Live | ConflatedTopic, answer: Answer[Snapshot]) -> None:
         """Answer once the rows are level; on the loop.

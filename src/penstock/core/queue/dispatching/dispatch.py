@@ -79,9 +79,7 @@ def dispatch(queue: Contents, now: Now, sink: Sink) -> None:
     limited = queue.sharing > 0 or queue.settings.max_backlog > 0 or queue.settings.max_leased[0] > 0
     entangled = limited and _entangled(queue)
     if entangled or queue.targets.lists:
-        if queue.returned.count:
-            budget = min(budget, LOOKS_MOST // (len(queue.targets.lists) + queue.returned.heaped_runs + 1) + 1)
-        dispatch_matched(queue, now, sink, budget, singly=entangled)
+        dispatch_matched(queue, now, sink, _in_looks(queue, budget), singly=entangled)
     else:
         _by_level(queue, now, sink, offered, budget)
 
@@ -93,6 +91,13 @@ def _limited(queue: Contents, now: Now, budget: int) -> int:
         if queue.shares.tenants is not None:
             budget = min(budget, TENANTS_MOST)
     return budget if queue.pace is None else min(budget, queue.pace.allowed(now.mono))
+
+
+def _in_looks(queue: Contents, budget: int) -> int:
+    """What may be looked at of it in one step where some came back."""
+    if not queue.returned.count:
+        return budget
+    return min(budget, LOOKS_MOST // (len(queue.targets.lists) + queue.returned.heaped_runs + 1) + 1)
 
 
 def _by_level(queue: Contents, now: Now, sink: Sink, offered: int, budget: int) -> None:

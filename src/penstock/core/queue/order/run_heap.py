@@ -216,6 +216,16 @@ class RunHeap(ABC):
             return []
         if len(wanted) == 1 and wanted[0] == self.head()[1]:
             return self.take(1, END)
+        out = self._out_of_heap(wanted)
+        if self._scattered is not None:
+            out += self._left(self._scattered.extract(wanted))
+        if out:
+            self.count -= sum(len(run.chunk) for run in out)
+            out.sort(key=self.key)
+        return out
+
+    def _out_of_heap(self, wanted: Chunk) -> list[Run]:
+        """The same of the heap; what lies beside all of the wanted is not touched."""
         first, last = wanted[0], wanted[-1]
         near = [entry for entry in self._heap if entry[3].chunk[0] <= last and entry[3].chunk[-1] >= first]
         out, left = sift_runs([entry[3] for entry in near], wanted)
@@ -225,11 +235,6 @@ class RunHeap(ABC):
             heapify(self._heap)
             for run in left:
                 self._push(run)
-        if self._scattered is not None:
-            out += self._left(self._scattered.extract(wanted))
-        if out:
-            self.count -= sum(len(run.chunk) for run in out)
-            out.sort(key=self.key)
         return out
 
     def _left(self, runs: list[Run]) -> list[Run]:
