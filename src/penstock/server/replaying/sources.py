@@ -33,8 +33,7 @@ from penstock.records.message_bodies import size_of
 from penstock.server.asking.judging import Ask
 from penstock.server.base.faults import TOLD
 from penstock.server.bulk.process import on_log
-from penstock.server.replaying.looks import Looks
-from penstock.server.replaying.page import Page, pages_of
+from penstock.server.replaying.page import Looks, Page, pages_of
 from penstock.server.replaying.selection import Selection, Sieve, rows_of
 
 if TYPE_CHECKING:
