@@ -36,16 +36,23 @@ def load(config: Config) -> Settings:
     """
     from penstock.config.load import load_file, load_mapping, load_text
 
+    config = checked(config)
     if config is None:
         return load_mapping({})
     if isinstance(config, Mapping):
-        _check_keys(config, "config")
         return load_mapping(config)
-    if not isinstance(config, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - told here
-        raise InvalidArgument(f"config is {config!r}, not a mapping, TOML text or a path")
     if isinstance(config, str) and is_text(config):
         return load_text(config)
     return load_file(os.fspath(config))
+
+
+def checked(config: Config) -> Config:
+    """The same.  InvalidArgument for what is no settings at all, and for keys of a mapping that are no text."""
+    if isinstance(config, Mapping):
+        _check_keys(config, "config")
+    elif config is not None and not isinstance(config, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - told here
+        raise InvalidArgument(f"config is {config!r}, not a mapping, TOML text or a path")
+    return config
 
 
 def _check_keys(value: object, place: str) -> None:
@@ -81,7 +88,7 @@ class ServerProcess:
         """Nothing runs before `start`.  `sync` overrides the settings'."""
         self.folder = Path(folder)
         self.data = self.folder / "data"
-        self._config = config
+        self._config = checked(config)
         self._sync = sync
         self._process: subprocess.Popen[bytes] | None = None
         self._addresses: dict[str, str | None] = {"amqp": "127.0.0.1:0", "http": "127.0.0.1:0", "flight": "127.0.0.1:0"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.log.simdisk import SimDisk
 from penstock.testing import Broker, FakeClock, evaluate
-from penstock.testing.process import Config
+from penstock.testing.process import Config, ServerProcess
 
 ONE: Config = {"queue": [{"name": "q", "lease_period": "30s"}]}
 
@@ -180,6 +180,8 @@ def test_wrong_arguments_are_named() -> None:
         (lambda b: b.pause("q", 0), "seconds is 0, which is not between 1us and 1,000 years"),
         (lambda b: b.redrive("q", count=True), "count is True, not a whole number"),
         (lambda b: b.restart(5), "config is 5, not a mapping, TOML text or a path"),
+        (lambda b: ServerProcess("", cast("Any", 5)), "config is 5, not a mapping, TOML text or a path"),
+        (lambda b: ServerProcess("", {"queue": [{1: 2}]}), r"config.queue\[0\] has the key 1, which is not text"),
         (lambda b: b.restart({"queue": [{1: 2}]}), r"config.queue\[0\] has the key 1, which is not text"),
         (lambda b: evaluate(5, [b""]), "text is 5, not text"),
         (lambda b: evaluate("/a", ["{}"]), "body number 0 is '{}', not bytes"),
