@@ -253,6 +253,27 @@ async def test_what_is_past_the_archives_retention_goes_also_while_nothing_can_b
     assert "the archive waits" in late.why
 
 
+async def test_that_the_disk_is_full_is_told_once_however_much_is_free(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was told once a minute, for the text has the bytes that are free; another failure is told."""
+    late: Any = House(tmp_path, pool).opened(Behind())
+    free = iter((10, 1023, 2 << 20, 3 << 19, 4 << 20))
+    monkeypatch.setattr(archive, "RETRY_BEATS", 1)
+    monkeypatch.setattr(late._disk, "free", lambda: next(free, 0))
+    await beats_of(late)
+    assert late.failures > 5
+
+    def gone() -> int:
+        raise OSError("it is gone")
+
+    monkeypatch.setattr(late._disk, "free", gone)
+    await beats_of(late)
+    told = [record.getMessage().partition(":")[2] for record in caplog.records if "retention waits" in record.msg]
+    assert len(told) == 2
+    assert "the archive waits" in told[0]
+
+
 class Merging:
     """A child that finds no room."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
@@ -34,6 +35,7 @@ from penstock.records.chunks import LSN_LIMIT
 from penstock.server.base.faults import reports
 from penstock.server.bulk.process import asked_of
 from penstock.server.upkeep.remembered import Known, known_in, refuse_older, remember
+from penstock.units import format_size
 
 if TYPE_CHECKING:
     from penstock.config.settings import ArchiveSection
@@ -48,6 +50,9 @@ _T = TypeVar("_T")
 
 ROOM = 64 << 20
 """Bytes of the disk that archiving leaves free, beside what the log holds back for itself."""
+
+NUMBER = re.compile(r"[0-9.]+ ?[A-Za-z]*")
+"""In what a failure says, which is the same failure with another one."""
 
 RETRY_BEATS = 60
 """After a failure it is tried again in so many beats at most: after the first in one, then later each time."""
@@ -265,7 +270,7 @@ class Archiving:
         self._tries = min(self._tries + 1, RETRY_BEATS)
         self._seen = (0, 0, 0)
         text = str(error)
-        if text != self.why:
+        if self.why is None or NUMBER.sub("", text) != NUMBER.sub("", self.why):  # what is free changes all the time
             logger.warning("the archive: %s; retention waits, and it is tried again within a minute", text)
         self.why = text
 
@@ -433,7 +438,9 @@ class Archiving:
         """DiskFull rather than take what the log may need."""
         need, free = self._room_for(size), self._disk.free()
         if free < need:
-            raise DiskFull(f"the archive waits: {self.folder} has {free} bytes free, and {need} are asked for")
+            raise DiskFull(
+                f"the archive waits: {self.folder} has {format_size(free)} free, and {format_size(need)} are asked for"
+            )
 
     def _room_for(self, size: int) -> int:
         settings = self._log.settings
