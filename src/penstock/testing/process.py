@@ -47,7 +47,7 @@ def load(config: Config) -> Settings:
 
 
 def checked(config: Config) -> Config:
-    """The same.  InvalidArgument for what is no settings at all, and for keys of a mapping that are no text."""
+    """Settings as a test gives them.  InvalidArgument for what is none at all, and for keys that are no text."""
     if isinstance(config, Mapping):
         _check_keys(config, "config")
     elif config is not None and not isinstance(config, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance] - told here

@@ -496,5 +496,5 @@ def _free(queue: Queue, *, filtered: bool = False) -> int:
     """
     if queue.halted:
         return 0
-    room = sum(max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered)
+    room = sum([max(one.room, 0) for one in _able(queue) if (one.filter is not None) is filtered])
     return min(room, queue.room, ASKED_MOST) - (0 if filtered else queue.ready)

@@ -54,9 +54,8 @@ class Fetches:
         self._held = False
         turns = self._runtime.turns
         while self._waiting and not self._held:
-            if turns.used_up:
+            if turns.late(self._go_on):
                 self._held = True
-                turns.wait(self._go_on)
             else:
                 self._fetch(self._waiting.popleft())
 

@@ -132,9 +132,8 @@ class Incoming:
                 self._waits = True
                 engine.on_room.append(self.go_on)
                 return
-            if engine.turns.used_up:
+            if engine.turns.late(self.go_on):
                 self._waits = True
-                engine.turns.wait(self.go_on)
                 return
             try:
                 heard = engine.core.hear(engine.now(), self.site, head, rows, judged=True)
@@ -179,8 +178,7 @@ class Incoming:
         if self._ending is not None:
             answer.fail(self._ending)
             return
-        if self._engine.turns.used_up:
-            self._engine.turns.wait(partial(self._asked, said, answer))
+        if self._engine.turns.late(partial(self._asked, said, answer)):
             return
         self.asks += 1
         core, now = self._engine.core, self._engine.now()

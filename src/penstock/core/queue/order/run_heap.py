@@ -185,21 +185,16 @@ class RunHeap(ABC):
         run = heappop(self._heap)[3]
         if self.count > len(run.chunk):
             limit = min(limit, self.head())
-        return [self._cut(run, min(count, self.below(run, limit)))]
-
-    def _cut(self, run: Run, n: int) -> Run:
-        """The first so many of a run that is out of the heap; the others go back into it."""
+        n = min(count, self.below(run, limit))
         if n < len(run.chunk):
             rest = run.part(run.chunk[n:], True)
             run.chunk = run.chunk[:n]
             self._push(rest)
         self.count -= n
-        return run
+        return [run]
 
     def take_at(self, key: Key) -> Run:
         """Take the message with this key, which is here: cheap where it is the first, or stands in rows."""
-        if self._heap and self._heap[0][:2] == key:
-            return self._cut(heappop(self._heap)[3], 1)
         run = self._scattered.take_at(key) if self._scattered is not None else None
         if run is None:
             return self.extract(range(key[1], key[1] + 1))[0]

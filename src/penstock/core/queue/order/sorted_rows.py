@@ -21,6 +21,7 @@ from penstock.records.chunks import Chunk, Longs
 from penstock.records.compute import lsns_of
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
 Row: TypeAlias = tuple[int, ...]
 Block: TypeAlias = "list[array[int]] | tuple[Longs, ...]"
 """A column after the other; a tuple is in an arena and is not changed."""
@@ -238,13 +239,21 @@ class SortedRows:
 
     def among(self, wanted: Chunk) -> list[Ints]:
         """The columns of the rows of these LSNs, in order; they stay."""
-        out: list[list[Ints]] = [[] for _ in range(self._width)]
-        for block in self._blocks:
-            mask = _members(block[self._keys - 1], wanted)
-            if mask is not None:
-                for at, column in enumerate(block):
-                    out[at].append(np.frombuffer(column, dtype=np.int64)[mask])
-        return [np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64) for parts in out]
+        return self._at(self._members(wanted))
+
+    def _members(self, wanted: Chunk) -> list[Mask | None]:
+        """Of each block the rows of these LSNs."""
+        return [_members(block[self._keys - 1], wanted) for block in self._blocks]
+
+    def _at(self, masks: Sequence[Mask | None]) -> list[Ints]:
+        """The columns of these rows of each block, in order."""
+        some = [(block, mask) for block, mask in zip(self._blocks, masks, strict=True) if mask is not None]
+        if not some:
+            return [np.zeros(0, dtype=np.int64)] * self._width
+        return [
+            np.concatenate([np.frombuffer(block[at], dtype=np.int64)[mask] for block, mask in some])
+            for at in range(self._width)
+        ]
 
     def after(self, key: Row, count: int) -> list[Ints]:
         """The columns of up to `count` rows that stand after `key` (which may be shorter than the keys are)."""
@@ -336,25 +345,20 @@ class SortedRows:
 
     def extract(self, wanted: Chunk) -> list[Ints]:
         """Take the rows of these LSNs; their columns, in order."""
-        gone: list[list[Ints]] = [[] for _ in range(self._width)]
+        masks = self._members(wanted)
+        gone = self._at(masks)
+        if not len(gone[0]):
+            return gone
         kept: list[Block] = []
-        for block in self._blocks:
-            mask = _members(block[self._keys - 1], wanted)
+        for block, mask in zip(self._blocks, masks, strict=True):
             if mask is None:
                 kept.append(block)
-                continue
-            columns = [np.frombuffer(column, dtype=np.int64) for column in block]
-            for parts, column in zip(gone, columns, strict=True):
-                parts.append(column[mask])
-            if not mask.all():
-                kept.append([to_array(column[~mask]) for column in columns])
-        if not gone[0]:
-            return [np.zeros(0, dtype=np.int64)] * self._width
+            elif not mask.all():
+                kept.append([to_array(np.frombuffer(column, dtype=np.int64)[~mask]) for column in block])
         self._blocks = _gathered(kept)
         self._firsts = [self._first(block) for block in self._blocks]
-        out = [np.concatenate(parts) for parts in gone]
-        self.count -= len(out[0])
-        return out
+        self.count -= len(gone[0])
+        return gone
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena: blocks that are as at the last look, but the first, which is taken from."""
@@ -369,7 +373,7 @@ class SortedRows:
                     self._blocks[index] = moved
 
 
-def _members(column: Longs, wanted: Chunk) -> npt.NDArray[np.bool_] | None:
+def _members(column: Longs, wanted: Chunk) -> Mask | None:
     """Which of a column of LSNs are among the wanted; None: no one is."""
     lsns = np.frombuffer(column, dtype=np.int64)
     mask = (lsns >= wanted[0]) & (lsns <= wanted[-1])
