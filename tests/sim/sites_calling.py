@@ -41,7 +41,7 @@ class Engine:
         self.world = world
         self.clock = SimpleNamespace(mono=lambda: world.mono, wall=lambda: world.wall)
         self.acts = SimpleNamespace(linked=lambda *_: None)
-        self.turns: Any = SimpleNamespace(used_up=False)
+        self.turns: Any = SimpleNamespace(late=lambda go_on: False)
         self.row_readers, self.on_durable, self.on_room = list[Any](), list[Any](), list[Any]()
 
     @property
