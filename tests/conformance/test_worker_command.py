@@ -83,9 +83,12 @@ def test_several_processes_share_the_queue_and_stop_together(shop: Path, broker:
     published = 0
 
     def both_have_worked() -> bool:
+        """Two of one commit: one alone would go each time to whom subscribed first, for both have all their room."""
         nonlocal published
-        broker.publish("q", b'{"id": %d}' % published)
-        published += 1
+        with broker.transaction() as together:
+            for number in range(published, published + 2):
+                together.publish("q", b'{"id": %d}' % number)
+        published += 2
         assert process.poll() is None
         return len({json.loads(record.body)["by"] for record in broker.sow("out")}) == 2
 
