@@ -291,7 +291,7 @@ def prepare(scratch: Path, master: str) -> None:
         _logging(scratch)
         environ["SPARK_CONF_DIR"] = str(folder)
     # Python workers find our packages where this process found them.
-    source = str(Path(__file__).resolve().parents[2])
+    source = str(Path(__file__).resolve().parents[__name__.count(".")])
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if source not in paths:
         environ["PYTHONPATH"] = os.pathsep.join([source, *paths])

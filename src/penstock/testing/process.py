@@ -142,7 +142,7 @@ class ServerProcess:
             command += [f"--{door}", address or "off"]
         if self._sync is not None:
             command += ["--sync", self._sync]
-        source = str(Path(__file__).resolve().parents[2])
+        source = str(Path(__file__).resolve().parents[__name__.count(".")])
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         with (self.folder / "server.log").open("ab") as said:
             process = subprocess.Popen(

@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import penstock
 from penstock.log.record_batches import make_batch, message_with, rows_of
 from penstock.records.schema import COLUMNS
-from penstock.server.base.loading import NO_MORE, POOL, RESERVED
+from penstock.server.base.loading import NO_MORE, POOL, RESERVED, environment
+from penstock.spark.sessions import prepare
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 
@@ -81,3 +84,19 @@ def test_compressed_rows_of_the_log_do_not_come_out_of_arrows_own_pool() -> None
         assert read.equals(batch)
     finally:
         pa.set_memory_pool(before)
+
+
+def for_spark() -> dict[str, str]:
+    prepare(Path(), "spark://node-1")
+    return dict(os.environ)
+
+
+@pytest.mark.parametrize("begun", [environment, for_spark])
+def test_processes_of_ours_find_the_package_where_this_one_did(
+    begun: Callable[[], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they were of the version that is installed, and took `client` and `errors` of others for the package's."""
+    monkeypatch.setattr(os, "environ", {"SPARK_CONF_DIR": "conf", "PYTHONPATH": "theirs"})
+    first, last = begun()["PYTHONPATH"].split(os.pathsep)
+    assert Path(penstock.__file__).parents[1].samefile(first)
+    assert last == "theirs"

@@ -132,7 +132,7 @@ def with_bounded_pool(most: int) -> None:
 
 def environment(**more: str) -> dict[str, str]:
     """For a process of our own: it finds this package where this process found it, and numpy does no algebra there."""
-    source = str(Path(__file__).resolve().parents[2])
+    source = str(Path(__file__).resolve().parents[__name__.count(".")])
     others = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     path = os.pathsep.join(dict.fromkeys([source, *others]))
     return {**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1", **more}
