@@ -358,6 +358,7 @@ class ClusterSoak:
                     if status not in well and not self._over.is_set():
                         self.books.fault(f"{server.name} ended with {status}:\n{server.said()[-3000:]}")
                     self._failing.discard(server)
+                    server.signal(signal.SIGKILL)  # forked ones are not its children, to which it does so as it ends
                     server.start()
 
     def _listen(self) -> None:
