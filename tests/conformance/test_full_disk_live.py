@@ -1,4 +1,6 @@
-"""A real server whose disk is full: it says so, and gets out by a purge, with a restart in between and without."""
+"""A real server whose disk is full: it says so, and gets out by a purge, with a restart in between and without, also
+where the archive on that disk has to have first what is to go.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,11 @@ def takes(client: Client, body: bytes) -> bool:
     except DiskFull:
         return False
     return True
+
+
+def publish(client: Client, count: int) -> None:
+    for _ in range(count):
+        client.publish("q", BODY)
 
 
 class OnSmallDisk(LiveServer):
@@ -105,4 +112,22 @@ def test_a_full_disk_is_left_by_a_purge(tmp_path: Path, monkeypatch: pytest.Monk
         server.start()
         assert server.told("/healthz")["status"] == "full"
         assert server.purge() > sent // 2
+        server.stop()
+
+
+def test_an_archive_on_the_same_disk_has_room_to_take_what_a_full_log_is_to_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishes left it none: retention waited for the archive, the archive for room, and all was acknowledged."""
+    quota, settings = tmp_path / "quota", tmp_path / "penstock.toml"
+    quota.write_text(str(2 * QUOTA))
+    settings.write_text('[log]\narchive = { folder = "archive" }\n')
+    monkeypatch.setenv("SOAK_QUOTA", str(quota))
+    with OnSmallDisk(tmp_path, [str(settings)], flight=True) as server:
+        with connect(f"penstock://{server.ready['flight']}") as client:
+            client.declare("q")
+            with pytest.raises(DiskFull, match="of that the archive on it needs .* MiB to go on"):
+                publish(client, 2 * QUOTA // len(BODY))
+            assert client.purge("q") > 0
+            eventually(lambda: takes(client, BODY), "the disk stays full")
         server.stop()

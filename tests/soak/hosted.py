@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.cli.main import main
-from penstock.log.disk import OsDisk, OsFile
+from penstock.log.disk import EnclosedDisk, OsDisk, OsFile
 from penstock.server import launching
 
 if TYPE_CHECKING:
@@ -105,6 +105,13 @@ class QuotaDisk(OsDisk):
         return max(0, min(super().free(), self.quota.left()))
 
 
+class QuotaArchive(EnclosedDisk):
+    """An archive in that folder; what its files take counts once they are there."""
+
+    def free(self) -> int:
+        return max(0, min(super().free(), Quota(self.folder.parent, Path(os.environ["SOAK_QUOTA"])).left()))
+
+
 def plant(leaks: str) -> None:
     """Leak in the turns of the engine, as much as time has passed since the one before."""
     from penstock.server.engine import Engine
@@ -141,9 +148,11 @@ def change_server(most: int, load_arrow: Callable[[int], None] = launching.with_
     """Load Arrow as the server does, and only then what is changed here: it would load Arrow without a bound."""
     load_arrow(most)
     from penstock.server import app
+    from penstock.server.upkeep import archive
 
     if "SOAK_QUOTA" in os.environ:
         app.OsDisk = QuotaDisk  # type: ignore[misc]
+        archive.archive_disk = QuotaArchive
     leaks = os.environ.get("SOAK_LEAK", "")
     plant(leaks)
     if "alone" in leaks:

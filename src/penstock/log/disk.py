@@ -251,6 +251,10 @@ class OsDisk:
         status = os.statvfs(self.folder) if self._lock_fd < 0 else os.fstatvfs(self._lock_fd)
         return status.f_bavail * status.f_frsize
 
+    def shares_with(self, other: OsDisk) -> bool:
+        """Whether what one writes the other has no room for: both stand on one file system."""
+        return self.folder.stat().st_dev == other.folder.stat().st_dev
+
     def lock(self) -> None:
         """Hold the folder until `unlock` or the end of the process; DataFolderInUse when another holds it."""
         fd = os.open(self.folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)

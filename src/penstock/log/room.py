@@ -2,8 +2,9 @@
 
 Overwriting zeros saves a third to a half of a sync, and blocks that were written once cannot run out.  So zeros are
 kept `ahead` bytes ahead (in a thread where there is one), and `log/reserve` holds more room for the records that a full
-disk must not stop.  When zeros cannot be written, or less than `low_space` is free, `full` is set and the core refuses
-publishes; what was accepted before uses the zeros, then the reserve.  When space returns the reserve is filled first.
+disk must not stop.  When zeros cannot be written, or less is free than `low_space` and what the archive of the same
+disk needs to go on, `full` is set and the core refuses publishes; what was accepted before uses the zeros, then the
+reserve.  When space returns the reserve is filled first.
 A write that failed for want of space may be tried again: unlike a failed sync it promised nothing.
 """
 
@@ -42,6 +43,8 @@ class Room:
         self._ahead = ahead
         self._reserve = reserve
         self._low_space = low_space
+        self._archives: int | None = None  # bytes of what an archive of this disk takes next, where there is one
+        self._apart = 0  # bytes that it leaves free meanwhile
         self._stuck = False  # its file may grow no more, whatever is free: the limit of the size of files
         self._held = 0  # bytes in the reserve file
         self._file: File | None = None
@@ -61,6 +64,8 @@ class Room:
     def attach(self, file: File, offset: int) -> None:
         """The log goes on in this file; all of it up to its size was written."""
         with self._lock:
+            if self._archives is not None:
+                self._archives = max(self._archives, self._offset)
             self._file, self._offset, self._zeroed = file, offset, file.size()
         self._want()
 
@@ -98,10 +103,29 @@ class Room:
         """Bytes that can still be written in all.  Any thread."""
         return max(0, self._zeroed - self._offset) + self._held + self._disk.free()
 
+    def spare(self, size: int, apart: int) -> None:
+        """Publishes leave so much that an archive of the same disk goes on: its files take room before the log's go.
+
+        size: bytes of the log's file that it takes next, 0 if that is the one that is written to.  apart: bytes that it
+        leaves free meanwhile
+        """
+        if self._low_space:
+            self._archives, self._apart = size, apart
+
+    @property
+    def _spared(self) -> int:
+        """Bytes for the archive: to take the next file, or the one that is written to if it were closed now."""
+        return 0 if self._archives is None else max(self._archives, self._offset) + self._apart
+
+    @property
+    def _kept(self) -> int:
+        """Bytes of the disk that publishes leave free."""
+        return self._low_space + self._spared
+
     @property
     def least(self) -> int:
-        """Bytes that are to be free for publishes: what is kept free, and what the reserve lacks.  Any thread."""
-        return self._low_space + self._reserve - self._held
+        """Bytes that are to be free for publishes: what they leave, and what the reserve lacks.  Any thread."""
+        return self._kept + self._reserve - self._held
 
     def why_full(self) -> str:
         """What is free, and from where on publishes are taken again.  Any thread."""
@@ -112,16 +136,17 @@ class Room:
             )
         free, wanted = self._disk.free(), self.least
         more = f", {format_size(wanted - free)} more" if wanted > free else ""
+        spared = f"; of that the archive on it needs {format_size(self._spared)} to go on" if self._spared else ""
         return (
             f"the log has no room: the disk of server.data has {format_size(free)} free, and publishes are taken again "
-            f"from {format_size(wanted)} on{more}"
+            f"from {format_size(wanted)} on{more}{spared}"
         )
 
     def lacking(self) -> int:
         """Bytes to be freed so that the disk is not full, and not at once full again."""
         if not self._low_space:
             return 0
-        return max(0, 2 * self._low_space + self._reserve - self._held - self._disk.free())
+        return max(0, self._low_space + self.least - self._disk.free())
 
     def lend(self) -> int:
         """Free a part of the reserve; how many bytes.  It is filled again first when there is space.  OSError."""
@@ -138,8 +163,7 @@ class Room:
         """Ask whether the disk is still full, or has become so."""
         if not self._low_space and not self.full:
             return
-        wanted = self._low_space + (self._reserve - self._held)
-        if self._disk.free() < wanted:
+        if self._disk.free() < self.least:
             self.full = self.full or bool(self._low_space)
         elif self.full and self._grows() and self._fill_reserve():
             self.full = False
@@ -180,7 +204,7 @@ class Room:
         of the zeros, and one of 256 KiB is not felt.
         """
         while self._ahead and not self.full and self.failure is None:
-            if self._low_space and self._disk.free() < self._low_space:
+            if self._low_space and self._disk.free() < self._kept:
                 self.full = True
             if self._bulk or self.full:
                 return

@@ -110,6 +110,34 @@ def test_little_space_is_seen_before_it_is_none() -> None:
     assert not log.room.full
 
 
+def test_publishes_leave_the_archive_of_the_same_disk_its_next_file_which_may_be_the_one_that_is_written_to() -> None:
+    apart, low = 1 << 16, 1 << 15
+    disk = SimDisk()
+    log = opened(disk, replace(ROOMY, low_space=low, segment=30_000, reserve=0))
+    log.room.spare(0, apart)
+    assert log.room.least == low + apart + log.segments()[-1].bytes
+    log.room.spare(2 * apart, apart)
+    assert log.room.least == low + 3 * apart
+    assert log.room.lacking() == 0
+    log.room.spare(0, apart)
+    while len(log.segments()) == 1:
+        commit(log, messages(log.appended + 1, b"x" * 2_000))
+    first = log.segments()[0].bytes
+    assert log.room.least == low + apart + first, "before anybody has looked again"
+
+    disk.capacity = disk.used() + log.room.least
+    log.check_space()
+    assert not log.room.full
+    commit(log, messages(log.appended + 1, b"x" * 4_000))
+    log.check_space()
+    assert log.room.full
+    assert "of that the archive on it needs" in log.room.why_full()
+    assert low < log.room.lacking() <= low + ROOMY.ahead
+    log.room.spare(0, apart)  # it has taken the first file
+    log.check_space()
+    assert not log.room.full
+
+
 def test_a_roll_on_a_full_disk_goes_on_in_the_old_file() -> None:
     disk = SimDisk()
     log = opened(disk, replace(ROOMY, segment=5_000))

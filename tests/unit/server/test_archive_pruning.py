@@ -17,6 +17,9 @@ from penstock.errors import DiskFull, LogDamaged, Unavailable
 from penstock.log.archive import file_writer
 from penstock.log.archive.manifest import AGAIN, NAME
 from penstock.log.catalog import SegmentInfo
+from penstock.log.disk import OsDisk
+from penstock.log.room import Room
+from penstock.log.simdisk import SimDisk
 from penstock.log.writer import LogSettings
 from penstock.server.alarms import alarms
 from penstock.server.upkeep import archive
@@ -30,6 +33,9 @@ class Still:
     """A log that has nothing new."""
 
     origin, whole_from, settings = 7, 1 << 60, LogSettings()
+
+    def __init__(self) -> None:
+        self.room = Room(SimDisk(), ahead=0, reserve=0, low_space=LogSettings().low_space)
 
     def segments(self) -> list[Any]:
         return [type("Open", (), {"first": 1 << 60, "last": 1 << 60})()]
@@ -215,11 +221,15 @@ class Behind(Still):
         return [SegmentInfo("", first + n, first + n, 1, 1, 50 << 20, closed=n < 3) for n in range(4)]
 
 
+@pytest.mark.parametrize("full", [False, True], ids=["taken", "refused"])
 @pytest.mark.parametrize(("room", "count"), [(150, 3), (149, 1), (50, 1), (49, 0)])
 async def test_of_a_short_disk_as_much_is_archived_at_once_as_fits(
-    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, room: int, count: int
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, room: int, count: int, full: bool
 ) -> None:
-    """Five segments of which each had room waited for all, and retention for them."""
+    """Five segments of which each had room waited for all, and retention for them.
+
+    Where no publishes are taken none has to be left to them.
+    """
     asked = list[int]()
 
     class Child:
@@ -228,15 +238,40 @@ async def test_of_a_short_disk_as_much_is_archived_at_once_as_fits(
             raise Unavailable("that is all")
 
     monkeypatch.setattr(archive, "listing", lambda *of: SimpleNamespace(plain=dict))
+    log = Behind()
+    log.room.full = full
     house: Any = Archiving(
-        cast("Any", Behind()), ArchiveSection(), tmp_path, cast("Any", Child()), pool, lambda: 0, lambda: 0
+        cast("Any", log), ArchiveSection(), tmp_path, cast("Any", Child()), pool, lambda: 0, lambda: 0
     )
     settings = LogSettings()
-    free = (room << 20) + archive.ROOM + settings.low_space + settings.reserve
+    apart = 0 if full and count < 3 else archive.ROOM
+    free = (room << 20) + apart + settings.low_space + settings.reserve
     monkeypatch.setattr(house._disk, "free", lambda: free)
     with pytest.raises(Unavailable if count else DiskFull):
         await house.step()
     assert asked == [count] * bool(count)
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_publishes_leave_an_archive_of_the_same_disk_the_room_that_it_asks_for(
+    tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    monkeypatch.setattr(OsDisk, "shares_with", lambda ours, theirs: same)
+    log = Behind()
+    before, house = log.room.least, cast("Any", House(tmp_path, pool).opened(log))
+    monkeypatch.setattr(house._disk, "free", lambda: 0)
+    await beats_of(house)
+    assert log.room.least - before == same * ((50 << 20) + archive.ROOM + log.settings.reserve)
+    assert log.room.least == house._room_for(50 << 20) if same else before
+    log.segments = lambda: Behind().segments()[3:]  # type: ignore[method-assign]
+    await beats_of(house)
+    assert log.room.least - before == same * (archive.ROOM + log.settings.reserve), "all is archived"
+
+
+def test_disks_are_the_same_where_their_file_system_is(tmp_path: Path) -> None:
+    memory = Path("/dev/shm")
+    assert OsDisk(tmp_path / "a").shares_with(OsDisk(tmp_path / "b"))
+    assert OsDisk(tmp_path / "a").shares_with(OsDisk(memory)) == (tmp_path.stat().st_dev == memory.stat().st_dev)
 
 
 async def test_what_is_past_the_archives_retention_goes_also_while_nothing_can_be_archived(

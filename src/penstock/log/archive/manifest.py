@@ -290,10 +290,11 @@ class Run(NamedTuple):
     segments: int
     bytes: int
     cut: int  # where the second of them begins
+    first_bytes: int
 
     def first_alone(self) -> Run:
         """The first of the segments."""
-        return Run(self.start, self.cut, 1, self.bytes // self.segments, self.cut)
+        return Run(self.start, self.cut, 1, self.first_bytes, self.cut, self.first_bytes)
 
     def plain(self) -> dict[str, int]:
         return {"first": self.start, "last": self.end - 1, "segments": self.segments, "bytes": self.bytes}
@@ -315,9 +316,9 @@ def runs(segments: Sequence[SegmentInfo], manifest: Manifest, failed: Collection
             continue
         last = out[-1] if out else None
         if last is not None and last.end == start and last.bytes + one.bytes <= RUN_BYTES:
-            out[-1] = Run(last.start, end, last.segments + 1, last.bytes + one.bytes, last.cut)
+            out[-1] = last._replace(end=end, segments=last.segments + 1, bytes=last.bytes + one.bytes)
         else:
-            out.append(Run(start, end, 1, one.bytes, end))
+            out.append(Run(start, end, 1, one.bytes, end, one.bytes))
     return out
 
 

@@ -49,7 +49,7 @@ logger = logging.getLogger("penstock.server")
 _T = TypeVar("_T")
 
 ROOM = 64 << 20
-"""Bytes of the disk that archiving leaves free, beside what the log holds back for itself."""
+"""Bytes of the disk that archiving leaves to publishes, beside what the log holds back for itself."""
 
 NUMBER = re.compile(r"[0-9.]+ ?[A-Za-z]*")
 """In what a failure says, which is the same failure with another one."""
@@ -102,6 +102,7 @@ class Archiving:
         self._unmerged = frozenset[str]()  # files that could not be merged
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._beside = OsDisk(data)
+        self._shares_disk = False
         self.broken = False  # it cannot be used; a cluster's is looked at again by the next leader
         self._counts = self.manifest = Manifest(log.origin)  # `_counts`: what retention may rely on
         self._look()
@@ -141,6 +142,7 @@ class Archiving:
             logger.info("the archive's unfinished file %s was removed", name)
         self.manifest = self.manifest._replace(gone=())
         self._remember()
+        self._shares_disk = self._beside.shares_with(self._disk)
 
     def _remember(self) -> None:
         """Have the data folder know which manifest counts; of a shared one the members do."""
@@ -252,8 +254,10 @@ class Archiving:
 
     async def _guarded(self) -> None:
         try:
+            self._spare()
             while await self.step():
                 self._tries = 0
+                self._spare()
             self.why, self._tries = None, 0
         except Unavailable as error:
             if not self.stopping:
@@ -435,12 +439,18 @@ class Archiving:
             )
 
     def _check_room(self, size: int) -> None:
-        """DiskFull rather than take what the log may need."""
-        need, free = self._room_for(size), self._disk.free()
+        """DiskFull rather than take what the log may need: where it takes no publishes that is the room for acks."""
+        need, free = self._room_for(size) - self._log.room.full * ROOM, self._disk.free()
         if free < need:
             raise DiskFull(
                 f"the archive waits: {self.folder} has {format_size(free)} free, and {format_size(need)} are asked for"
             )
+
+    def _spare(self) -> None:
+        """Have publishes leave the room that the next segment takes; the log adds what comes before the next look."""
+        if self._shares_disk:
+            due = self.planned()
+            self._log.room.spare(due[0].first_bytes if due else 0, ROOM + self._log.settings.reserve)
 
     def _room_for(self, size: int) -> int:
         settings = self._log.settings

@@ -165,7 +165,7 @@ class Keeper:
         self._late: asyncio.Future[None] = loop.create_future()  # done when a stop waits for other disks no longer
         self._beats = 0  # since it last tended the log
         self._rest_until = 0  # mono microseconds: of looks at a full disk
-        self._looked = (0, 0)  # how far the log was then, and how many segments there were
+        self._looked = (0, 0, 0)  # how far the log was then, and how many segments there were, and are archived
         self._tended = 0
         self.pace = Pace(runtime, loop.call_later)
         self._left = 0  # bytes that tending left of what the log had
@@ -251,14 +251,17 @@ class Keeper:
         return size > most + slack and size - self._left > max(slack, self._left // GROWTH_PART)
 
     def _may_get_out(self) -> bool:
-        """Whether the disk is full, and something has come since the log was last tended: a purge, acks."""
+        """Whether the disk is full, and something has come since the log was last tended: a purge, acks, an archived
+        segment.
+        """
         if not (self.runtime.log.room.full and self.retirement.yields) or self.runtime.clock.mono() < self._rest_until:
             return False
         return self._looked != self._seen_now()
 
-    def _seen_now(self) -> tuple[int, int]:
-        log = self.runtime.log
-        return log.durable, len(log.segments())
+    def _seen_now(self) -> tuple[int, int, int]:
+        log, archived = self.runtime.log, self.runtime.archived
+        segments = log.segments()
+        return log.durable, len(segments), 0 if archived is None else sum(map(archived, segments))
 
     def _lag_us(self) -> int:
         """How long a batch of publishes waits: the longer, the more has come since the log was last tended."""

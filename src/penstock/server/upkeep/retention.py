@@ -106,10 +106,17 @@ class Retirement:
         return shared if most is None else min(most, shared)
 
     def wants_a_new_segment(self) -> bool:
-        """Whether the segment that is written to is so much of a log past its share that it has to be closed."""
+        """Whether the segment that is written to is so much of a log past its share that it has to be closed.
+
+        So it is where the disk is full, if an archive takes what is closed, whatever else rules.
+        """
         log = self._runtime.log
         last = log.segments()[-1]
-        if not self.yields or not last.rows or last.bytes < max(ROLL_LEAST, log.size // ROLL_PART):
+        if not last.rows or last.bytes < max(ROLL_LEAST, log.size // ROLL_PART):
+            return False
+        if log.room.full and self._runtime.archived is not None:
+            return True
+        if not self.yields:
             return False
         most = self.most()
         return most is not None and log.size > most
