@@ -343,8 +343,8 @@ def _placed(settings: Settings, refuse: Refuse, section: str, index: int, name: 
     try:
         yield
     except Refused as error:
-        keys = ("name", "source", "vhost")
-        origins = (settings.origin(f"{section}.{index}.{key}") for key in keys)
+        keys = (".name", ".source", ".vhost", "")  # a file without lines has a place for the whole table
+        origins = (settings.origin(f"{section}.{index}{key}") for key in keys)
         origin = next((origin for origin in origins if origin != "default"), "settings")
         told = SettingsError(f'{origin}: [[{section}]] "{name}": {error}')
         told.__cause__ = error

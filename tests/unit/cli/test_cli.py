@@ -300,6 +300,14 @@ def test_check_and_serve_refuse_alike_what_names_nothing(run: Run, tmp_path: Pat
     assert (done.returncode, f"{bad}:{said}" in done.stderr) == (2, True), done.stderr
 
 
+def test_a_file_without_lines_is_named_where_it_names_nothing(run: Run, tmp_path: Path) -> None:
+    bad = tmp_path / "definitions.json"
+    binding = {"source": "nope", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "k"}
+    bad.write_text(json.dumps({"bindings": [binding]}))
+    status, _, err = run("check", str(bad))
+    assert (status, f"{bad}: [[binding]] \"nope -> q\": no exchange 'nope' in vhost '/'" in err) == (2, True), err
+
+
 @pytest.mark.parametrize("command", ["serve", "check"])
 def test_all_mistakes_are_told_at_once(run: Run, tmp_path: Path, command: str) -> None:
     """Those of filters beside those of values and of keys; what is left out for its own mistakes hides no other."""
