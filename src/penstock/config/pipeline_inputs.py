@@ -124,6 +124,17 @@ def _texts(value: object) -> object:
     }
 
 
+def _sparks(conf: dict[str, str]) -> dict[str, str]:
+    """Spark reads no other, and says nothing of it."""
+    for name in conf:
+        if not name.startswith("spark."):
+            raise ValueError(
+                f"{name!r} is no property of Spark: write its whole name, as spark.sql.shuffle.partitions, and "
+                "spark.hadoop. before one of Hadoop"
+            )
+    return conf
+
+
 def _apart(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
     """Rules are counted by their names."""
     names = [rule.name for rule in rules]
@@ -134,7 +145,8 @@ def _apart(rules: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
 
 
 Rules: TypeAlias = Annotated[tuple[Expectation, ...], BeforeValidator(_rules), AfterValidator(_apart)]
-Conf: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
+Texts: TypeAlias = Annotated[dict[str, str], BeforeValidator(_texts)]
+Conf: TypeAlias = Annotated[Texts, AfterValidator(_sparks)]
 
 
 class PipelineInput(Section):
@@ -176,7 +188,7 @@ class PipelineInput(Section):
     """Of rows with the same values here only the first is taken, within the watermark."""
     format: Literal["parquet", "csv", "json"] | None = None
     """Of the files.  Default: by the name's ending, else parquet."""
-    options: Conf = Field(default_factory=dict[str, str])
+    options: Texts = Field(default_factory=dict[str, str])
     """Options of Spark for reading the files."""
     refresh: Duration | None = Field(default=None, gt=0)
     """Read table, view or log again so often, between two batches.  Default: never."""

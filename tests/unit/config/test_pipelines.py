@@ -86,6 +86,11 @@ def test_settings_of_spark_are_text() -> None:
         (f'{HEAD}{REST}[pipeline.inputs.a]\ntopik = "t"\n', "inputs.a.topik: unknown key"),
         (f'{HEAD}{REST}[pipeline.inputs.a-b]\ntopic = "t"\n', "inputs"),
         (f'{HEAD}from = {{ table = "t" }}\n{REST}', "reads at least one queue or topic"),
+        (
+            f'{HEAD}from = {{ queue = "q" }}\n{REST}conf = {{ "spark.ui.port" = 1, "shuffle.partitions" = 3 }}\n',
+            "conf: 'shuffle.partitions' is no property of Spark: write its whole name",
+        ),
+        ('[spark]\nconf = { "fs.s3a.endpoint" = "x" }\n', "spark.hadoop. before one of Hadoop"),
         (f'{HEAD}from = {{ topic = "t", dedup = ["id"] }}\n{REST}', "dedup needs a watermark"),
         (f'{HEAD}from = {{ queue = "q", start = "latest" }}\n{REST}', "`start` is of topics"),
         (f'{HEAD}from = {{ queue = "q" }}\n{REST}schedule = "sometimes"\n', "'sometimes' is no schedule"),

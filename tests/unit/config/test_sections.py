@@ -204,7 +204,12 @@ def test_an_address_that_is_none_is_told_without_its_password(given: dict[str, A
 
 
 def test_no_secret_is_told_among_what_is_in_force() -> None:
-    hidden = ["spark.hadoop.fs.s3a.secret.key", "spark.hadoop.fs.s3a.access.key", "spark.ssl.keyPassword", "x.token"]
+    hidden = [
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.ssl.keyPassword",
+        "spark.x.token",
+    ]
     told = in_force(
         load_mapping(
             {
