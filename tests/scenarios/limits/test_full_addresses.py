@@ -126,17 +126,28 @@ def test_an_upload_waits_within_its_call() -> None:
 
 
 def test_a_call_that_ends_leaves_nothing() -> None:
+    ended = list[flight.FlightError]()
     with broker_of() as broker:
         fill(broker)
         login = base64.b64encode(b"guest:guest")
-        options = flight.FlightCallOptions(timeout=0.2, headers=[(b"authorization", b"Basic " + login)])
+        options = flight.FlightCallOptions(timeout=1, headers=[(b"authorization", b"Basic " + login)])
         where = flight.FlightDescriptor.for_command(json.dumps({"publish": {"topic": "q"}}))
         table = pa.table({"body": [b"3"]})
-        with flight.connect(f"grpc://{broker.flight_url.partition('@')[2]}") as client:
-            writer, reader = client.do_put(where, table.schema, options)
-            writer.write_table(table)
-            with pytest.raises(flight.FlightError):
-                read_all(reader, writer)
+
+        def publish() -> None:
+            with flight.connect(f"grpc://{broker.flight_url.partition('@')[2]}") as client:
+                writer, reader = client.do_put(where, table.schema, options)
+                writer.write_table(table)
+                try:
+                    read_all(reader, writer)
+                except flight.FlightError as error:
+                    ended.append(error)
+
+        other = threading.Thread(target=publish)
+        other.start()
+        somebody_waits(broker)
+        other.join()
+        assert len(ended) == 1
         eventually(lambda: broker.command(lambda one: not one.engine.rooms.waiting), "it left the line")
         assert take(broker, 2) == [b"1", b"2"]
         assert broker.stats("q")["ready"] == 0
