@@ -334,7 +334,7 @@ class Beside:
         self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)), lambda _: self.cut())
         self.host = Host(
             limits or Limits(), version="1", external=False, write=self.up.append, mono=life.clock.mono,
-            at_round_end=self.jobs.append, off=lambda work, then: then(work()),
+            soon=self.jobs.append, at_round_end=self.jobs.append, off=lambda work, then: then(work()),
         )  # fmt: skip
 
     def rounds(self) -> None:

@@ -171,7 +171,7 @@ def test_what_a_site_says_at_once_is_heard_by_turns_and_in_its_order() -> None:
     there, heard, later = stream.there, site.core.heard("a"), deque[Callable[[], None]]()
     engine = site.links.engine
     clock = SimpleNamespace(mono=lambda: (there.parcels + there.asks) * TURN_US // 2)  # each is half a turn
-    engine.turns = Turns(clock, later.append, engine.faults.run)  # type: ignore[arg-type]
+    engine.turns = Turns(clock.mono, later.append, engine.faults.run)
     says: list[Callable[[int, Mock], None]] = [
         lambda n, answer: there._came(Parcel(heard + n).head, None, 0, answer),
         lambda n, answer: there._asked(Said(), answer),

@@ -139,6 +139,7 @@ def clients(server: App) -> Any:
 
 
 def opened(server: App, *, confirm: bool = False) -> Client:
+    server.engine.finish_turn()  # what others brought has used nothing up
     client = Client(clients(server))
     client.channel(confirm=confirm)
     return client
@@ -172,14 +173,15 @@ def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_on(server: App) -> None:
-    """Work for each pool."""
-    cold, scanned, replayed = (opened(server) for _ in range(3))
+    """Work for each pool, of each client in a turn of its own."""
+    cold = opened(server)
     cold.channel(2, prefetch=50)
     cold.consume("deep", channel=2)
-    scanned.consume("deep", **{"x-filter": "/n = 7"})
-    replayed.consume("deep", **{"x-bookmark": "0", "x-filter": "/n = 1"})
+    opened(server).consume("deep", **{"x-filter": "/n = 7"})
+    opened(server).consume("deep", **{"x-bookmark": "0", "x-filter": "/n = 1"})
     publisher = opened(server, confirm=True)
     publisher.publish("acted", b"1", b"2")
+    server.engine.finish_turn()
     publisher.publish("picked", b'{"n":5,"pad":"' + b"x" * 300_000 + b'"}')
 
 

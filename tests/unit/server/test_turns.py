@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,9 +17,10 @@ from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
 from penstock.server.amqp import commands, intake, leaving, session
 from penstock.server.amqp.incoming import UNTIMED
-from penstock.server.base.rounds import TURN_US
+from penstock.server.base.rounds import HEARD_US, TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
+from penstock.wire.amqp.machine import ServerConnection
 from planting import Plant
 from sim.serverkit import Client, Life, clock, frame, message
 
@@ -166,6 +168,57 @@ def test_methods_of_one_read_that_take_long_are_acted_on_in_order_and_others_com
     assert seen[0] < MANY
     answers = [one for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
     assert [answer.queue for answer in answers] == [method.queue for method in methods]
+
+
+def declares(*names: str) -> bytes:
+    """Declarations of queues in one read."""
+    return b"".join(frame(METHOD, 1, m.QueueDeclare(queue=name, durable=True).encode()) for name in names)
+
+
+def declared(client: Client) -> list[str]:
+    """The queues that it was told of."""
+    return [one.queue for one in client.take_all() if isinstance(one, m.QueueDeclareOk)]
+
+
+def test_methods_of_many_connections_share_what_there_is_in_a_turn(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {life.client(): [f"of {n} {k}" for k in range(UNTIMED + 2)] for n in range(MANY)}
+    slow(life, monkeypatch, commands, "run")
+    took = longest(life, *(read(client, declares(*own)) for client, own in names.items()))
+    assert took <= HEARD_US + TURN_US + UNTIMED * MS
+    assert {client: declared(client) for client in names} == names
+
+
+def test_what_many_bring_is_not_even_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    life = Life(SimDisk(), clock(), apart=False)
+    names = {life.client(): [f"of {n} {k}" for k in range(3)] for n in range(MANY)}
+    slow(life, monkeypatch, ServerConnection, "receive")
+    took = longest(life, *(read(client, declares(*own)) for client, own in names.items()))
+    assert took <= HEARD_US + TURN_US + MS
+    assert {client: declared(client) for client in names} == names
+
+
+def test_a_door_reads_what_many_bring_by_turns_and_forgets_nothing_of_who_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    life = Life(SimDisk(), clock(), apart=True)
+    door = life.beside
+    assert door is not None
+    clients = [life.client() for _ in range(MANY)]
+    slow(life, monkeypatch, ServerConnection, "receive")
+    turns = [life.clock.mono()]
+    for n, client in enumerate(clients):
+        client.send(declares(f"of {n}", f"more of {n}"))
+    clients[-1].lose()
+    turns.append(life.clock.mono())
+    while door.jobs:
+        for _ in range(len(door.jobs)):
+            door.jobs.popleft()()
+        turns.append(life.clock.mono())
+    life.run()
+    assert max(after - before for before, after in pairwise(turns)) <= HEARD_US + TURN_US + MS
+    assert [declared(client) for client in clients[:-1]] == [[f"of {n}", f"more of {n}"] for n in range(MANY - 1)]
+    last = MANY - 1
+    assert {one.name for one in life.core.queues()} >= {f"of {last}", f"more of {last}"}
 
 
 @pytest.mark.parametrize("what", ["messages", "methods"])

@@ -17,7 +17,7 @@ from penstock.memory import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.clients_log import ClientsLog
 from penstock.server.amqp.connection import Connection
-from penstock.server.amqp.links import AmqpLink, Came, Conversing, Unheard
+from penstock.server.amqp.links import SHORT_US, AmqpLink, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.base.faults import Told
@@ -47,13 +47,14 @@ if TYPE_CHECKING:
 class Reading(Connection):
     """A session with a peer.  `receive` for bytes in; `outgoing` has the bytes out until the end of the turn."""
 
-    __slots__ = ("_counted_bodies", "reader")
+    __slots__ = ("_counted_bodies", "_unheard", "reader")
 
     def __init__(self, reception: Reception, machine: ServerConnection, came: Came) -> None:
         outgoing = Outgoing(reception.engine, machine, came.link, self.go_on_delivering, self.linger)
         super().__init__(reception, machine, outgoing, came)
         self.reader = machine
         self._counted_bodies = 0  # of those that were announced
+        self._unheard = b""  # what came while the others had their turn
 
     # -- bytes
 
@@ -65,22 +66,34 @@ class Reading(Connection):
                 return 0  # it has not heard our last word yet
             if ACK_FRAME <= len(data) <= SMALL and self._small(data):
                 return 0
-            began = incoming.begin(len(data))
-            published = incoming.take(machine.receive(data))
-            while machine.unread and not self.closing:
-                published |= incoming.take(machine.receive(b""))
-            size = machine.partial_size
-            if size != self._counted_size or (size and machine.begun != self._counted_bodies):
-                self._counted_bodies = machine.begun
-                self.count_begun()
-            self.outgoing.mark_dirty()
-            if published and not self.closing:
-                incoming.pace(len(data), self._unconfirmed)
-            self.engine.arm()
-            return self.engine.clock.mono() - began
+            if self._unheard or incoming.defer(self._hear_late):
+                self._unheard += data
+                self.engine.arm()
+                return SHORT_US  # which says nothing of how long it takes
+            return self._hear(data)
         except Exception as error:  # noqa: BLE001 - the border of one connection
             self.engine.faults.contain(error, self)
             return 0
+
+    def _hear(self, data: bytes) -> int:
+        incoming, machine = self.incoming, self.reader
+        began = incoming.begin(len(data))
+        published = incoming.take(machine.receive(data))
+        while machine.unread and not self.closing:
+            published |= incoming.take(machine.receive(b""))
+        size = machine.partial_size
+        if size != self._counted_size or (size and machine.begun != self._counted_bodies):
+            self._counted_bodies = machine.begun
+            self.count_begun()
+        self.outgoing.mark_dirty()
+        if published and not self.closing:
+            incoming.pace(len(data), self._unconfirmed)
+        self.engine.arm()
+        return self.engine.clock.mono() - began
+
+    def _hear_late(self) -> None:
+        data, self._unheard = self._unheard, b""
+        self._hear(data)
 
     def _small(self, data: bytes) -> bool:
         """Gather a read that is one plain message, or some acks, or both, as most clients send it; False: it is as any.

@@ -33,7 +33,7 @@ from penstock.server.amqp import way
 from penstock.server.amqp.hosted import CORE, GATHERS, Gathered, Hosted
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, WayLink
 from penstock.server.amqp.way import Down, Frame, Up
-from penstock.server.base.rounds import Pulse
+from penstock.server.base.rounds import Pulse, Turns
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Broken, handed
@@ -44,6 +44,7 @@ from penstock.wire.amqp.pieces import delivery
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Came
+    from penstock.server.base.rounds import Soon
     from penstock.server.sockets.listening import Entry, Listener
 
 UNSENT = 128 << 20
@@ -64,7 +65,8 @@ class Host:
         external: bool,
         write: Callable[[bytes], object],
         mono: Callable[[], int],
-        at_round_end: Callable[[Callable[[], None]], object],
+        soon: Soon,
+        at_round_end: Soon,
         off: Off,
     ) -> None:
         """write: to the core.  mono: microseconds that never go back.  off: does what takes long."""
@@ -73,6 +75,7 @@ class Host:
         self.held = list[Hosted]()
         self.gathered = Gathered()
         self.mono = mono
+        self.turns = Turns(mono, soon, lambda work: work())
         self._limits = limits
         self._version = version
         self._external = external
@@ -150,6 +153,7 @@ class Host:
             for one in dirty:
                 one.flush()
         self._send()
+        self.turns.number += 1
 
     def _send(self) -> None:
         if self._undecided >= way.WINDOW or self._over:
@@ -324,6 +328,7 @@ class AmqpFront(Front):
             external=told["external"],
             write=write,
             mono=mono,
+            soon=self.loop.call_soon,
             at_round_end=self._pulse.at_round_end(self.loop),
             off=self._derive,
         )

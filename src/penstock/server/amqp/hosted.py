@@ -13,6 +13,7 @@ import orjson
 from penstock.errors import InvalidArgument
 from penstock.records.one_or_each import each
 from penstock.server.amqp import way
+from penstock.server.amqp.links import SHORT_US
 from penstock.server.amqp.way import Up
 from penstock.server.doors.line import with_head
 from penstock.wire.amqp import events
@@ -22,6 +23,7 @@ from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
     from penstock.server.amqp.links import Guarded, Link
+    from penstock.server.base.rounds import Turns
     from penstock.wire.amqp.events import AckRun
     from penstock.wire.amqp.machine import ServerConnection
     from penstock.wire.amqp.methods import Method
@@ -45,8 +47,9 @@ ENDS: Mapping[type[events.Event], Up] = {
 }  # fmt: skip
 """What the core is told where a channel ends."""
 
-CORE, GATHERS, ASKS = 1, 2, 4
-"""Why a client is not read: the core says so, too much gathers, the core is asked about it."""
+CORE, GATHERS, ASKS, TURN = 1, 2, 4, 8
+"""Why a client is not read: the core says so, too much gathers, the core is asked about it, the others have their turn.
+"""
 
 
 def _acks() -> way.Rows:
@@ -120,6 +123,7 @@ class House(Protocol):
     dirty: list[Hosted]
     """Those whose machines have something to say."""
     mono: Callable[[], int]
+    turns: Turns
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """A frame for the core, behind all that came before."""
@@ -138,9 +142,9 @@ class Hosted:
     """One client: its machine, its link, and what the core knows of it."""
 
     __slots__ = (
-        "_dirty", "_ended", "_host", "_stopped", "_told", "_told_bodies", "acked", "cut", "gathered", "heard_at",
-        "link", "machine", "number", "opened", "password", "reads", "received", "sent", "sent_at", "stranger",
-        "targets", "told", "writes",
+        "_dirty", "_ended", "_host", "_stopped", "_told", "_told_bodies", "_unheard", "acked", "cut", "gathered",
+        "heard_at", "link", "machine", "number", "opened", "password", "reads", "received", "sent", "sent_at",
+        "stranger", "targets", "told", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +163,7 @@ class Hosted:
         self.received = self.reads = self.sent = self.writes = 0
         self.told: tuple[int, ...] = (0, 0, 0, 0, 0)  # of these, with what waits, as the core knows them
         self._host = host
+        self._unheard = b""  # what came while the others had their turn
         self._dirty = False
         self._ended = False  # the last word is said
         self._stopped = 0  # why it is not read
@@ -175,12 +180,34 @@ class Hosted:
         self.reads += 1
         if machine.finished:
             return 0  # it has not heard our last word yet
-        if not (ACK_FRAME <= len(data) <= SMALL and self._small(data)):
+        if self._unheard or not (ACK_FRAME <= len(data) <= SMALL and self._small(data)):
+            if self._unheard or not host.turns.share():
+                self._defer(data)
+                return SHORT_US  # which says nothing of how long it takes
             self._read(data)
+        self._brought()
+        return host.mono() - began
+
+    def _brought(self) -> None:
+        host = self._host
         if host.gathered.full:
             host.hold(self)
         host.arm()
-        return host.mono() - began
+
+    def _defer(self, data: bytes) -> None:
+        """What came is looked at when the others have had their turn."""
+        if not self._unheard:
+            self.stop(TURN)
+            self._host.turns.wait(self._hear_late)
+        self._unheard += data
+        self._host.arm()
+
+    def _hear_late(self) -> None:
+        data, self._unheard = self._unheard, b""
+        if data and not self.machine.finished:
+            self._read(data)
+            self._brought()
+        self.start(TURN)
 
     def pause_writing(self) -> None:
         """The client does not read."""
@@ -191,7 +218,9 @@ class Hosted:
         self._tell(Up.FAST)
 
     def connection_lost(self) -> None:
-        """The link is gone."""
+        """The link is gone; what came before counts."""
+        self._stopped &= ~TURN  # it is not read any more
+        self._hear_late()
         self._host.forget(self)
 
     # -- what comes
@@ -378,5 +407,5 @@ class Hosted:
         if self.machine.finished and not self._ended:
             self._ended = True
             self._tell(Up.FINISHED)
-            self.start(CORE | GATHERS | ASKS)
+            self.start(CORE | GATHERS | ASKS | TURN)
             self.link.end_writing()

@@ -96,8 +96,8 @@ class Incoming:
     """What one connection brings."""
 
     __slots__ = (
-        "_actor", "_breathing", "_link", "_runtime", "_turn", "_turns", "_until", "_untimed", "held", "paused", "reads",
-        "received", "received_at", "stops",
+        "_actor", "_breathing", "_first", "_link", "_runtime", "_turn", "_turns", "_until", "_untimed", "held",
+        "paused", "reads", "received", "received_at", "stops",
     )  # fmt: skip
 
     def __init__(self, runtime: Runtime, link: Link, actor: Actor) -> None:
@@ -114,6 +114,7 @@ class Incoming:
         self._untimed = 0  # events since it was looked whether it is
         self.held: deque[events.Event] | None = None  # what came while it waits
         self._breathing = False  # it waits for the others' turn
+        self._first: Callable[[], object] = _nothing  # what is done then before all that waits
 
     @property
     def asker(self) -> Asker | None:
@@ -136,25 +137,39 @@ class Incoming:
                 published = self._actor.act(event) or published
         return published
 
+    def defer(self, hear: Callable[[], object]) -> bool:
+        """Whether the others have their turn before what came is even looked at; then it is heard, first of all."""
+        return self.held is None and self._unheard() and not self._actor.closing and self.breathe(hear)
+
+    def _unheard(self) -> bool:
+        """Whether nothing of it was heard in this turn, and there is no time left for it in that."""
+        turns = self._turns
+        if self._turn == turns.number:
+            return False
+        self._turn, self._until, self._untimed = turns.number, turns.share(), 0
+        return not self._until
+
     def _late(self) -> bool:
         """Whether the others have their turn before one more event; then it waits for that."""
         turns = self._turns
         if self._turn != turns.number:
-            self._turn, self._until, self._untimed = turns.number, turns.mine(), 0
-            return False
+            return self._unheard() and not self._actor.closing and self.breathe()
         self._untimed += 1
         if self._untimed < UNTIMED:
             return False
         self._untimed = 0
         return not self._actor.closing and turns.over(self._until) and self.breathe()
 
-    def breathe(self) -> bool:
-        """Have what comes next wait until the others have had their turn; whether it waits: it may be over."""
+    def breathe(self, first: Callable[[], object] | None = None) -> bool:
+        """Have what comes next wait until the others have had their turn; whether it waits: it may be over.
+
+        first: done before that, when it is time.
+        """
         self._actor.decide()
         if self._actor.closing:
             return False
         if self.held is None:
-            self._breathing = True
+            self._breathing, self._first = True, first or _nothing
             self.hold()
             self._turns.wait(self._breathed)
         return True
@@ -162,8 +177,9 @@ class Incoming:
     def _breathed(self) -> None:
         if self._breathing:
             self._breathing = False
-            self._turn = -1
-            self.go_on(_nothing)
+            self._turn, self._until, self._untimed = self._turns.number, self._turns.mine(), 0
+            first, self._first = self._first, _nothing
+            self.go_on(first)
 
     # -- events that wait
 
@@ -175,7 +191,7 @@ class Incoming:
             self.paused = True
             self._link.pause_reading()
 
-    def go_on(self, first: Callable[[], None]) -> None:
+    def go_on(self, first: Callable[[], object]) -> None:
         """Do this first, then what came meanwhile, in its order; then read on."""
         held = self._released()
         if held is None or self._actor.closed or self._actor.closing:

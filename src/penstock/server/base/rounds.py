@@ -201,22 +201,26 @@ class Nap:
 TURN_US = 5_000
 """How long such work goes on in one turn, all of it together; one step more may be under way then."""
 
+HEARD_US = 10_000
+"""How long what comes from all sockets is heard in one turn; what one of them brings, no longer than `TURN_US`."""
+
 
 class Turns:
     """The turns of one loop, and who waits for the next.  Belongs to the loop's thread."""
 
-    __slots__ = ("_fresh", "_line", "_mono", "_of", "_run", "_serving", "_soon", "_until", "number")
+    __slots__ = (
+        "_fresh", "_heard_of", "_heard_until", "_line", "_mono", "_of", "_run", "_serving", "_soon", "_until", "number",
+    )  # fmt: skip
 
-    def __init__(
-        self, clock: Clock, soon: Callable[[Callable[[], None]], object], run: Callable[[Callable[[], None]], None]
-    ) -> None:
-        """run: does it; what fails ends who asked."""
-        self.number = 0  # of the present turn; the engine counts
-        self._mono = clock.mono
+    def __init__(self, mono: Callable[[], int], soon: Soon, run: Callable[[Callable[[], None]], None]) -> None:
+        """mono: microseconds that never go back.  run: does it; what fails ends who asked."""
+        self.number = 0  # of the present turn; whoever ends it counts
+        self._mono = mono
         self._soon = soon
         self._run = run
         self._of = -1  # the turn in which somebody has begun
         self._until = 0  # when what there is for all in that is used up
+        self._heard_of, self._heard_until = -1, 0  # the same of what comes from sockets
         self._line = deque[Callable[[], None]]()
         self._serving = False  # those in the line go on
         self._fresh = False  # the one that goes on has done nothing yet
@@ -224,6 +228,13 @@ class Turns:
     def mine(self) -> int:
         """When somebody's own time in this turn, which begins now, is over."""
         return self._mono() + TURN_US
+
+    def share(self) -> int:
+        """When the time is over in which somebody is heard in this turn, which begins now; 0: others had all of it."""
+        now = self._mono()
+        if self._heard_of != self.number:
+            self._heard_of, self._heard_until = self.number, now + HEARD_US
+        return min(now + TURN_US, self._heard_until) if now < self._heard_until else 0
 
     def over(self, until: int) -> bool:
         """Whether somebody's own time is over."""

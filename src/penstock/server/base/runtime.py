@@ -90,7 +90,7 @@ class Runtime(ABC):
         self.relief = Relief(bodies, clock.mono)
         self._call_soon = call_soon
         self._at_round_end = at_round_end or call_soon
-        self.turns = Turns(clock, call_soon, self.faults.run)
+        self.turns = Turns(clock.mono, call_soon, self.faults.run)
         self.read_cold = read_cold
         self.past: Spread = log  # what can be read back: the log, and its archive where there is one
         self.archived: Callable[[SegmentInfo], bool] | None = (
