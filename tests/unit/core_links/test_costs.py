@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.effects import Verb
 from penstock.core.links.asking import AGAIN_FIRST, ASKED_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
-from penstock.core.links.carried import Carries
+from penstock.core.links.carried import Carries, Numbers
 from penstock.core.links.ownership import Claim, Claims, Grant, Span, grants, without
 from penstock.core.links.parcels import SPANS_MOST
 from penstock.core.queue import owning
@@ -21,6 +21,7 @@ from penstock.core.queue.foreign import Foreign
 from penstock.core.state.durable import canonical
 from penstock.errors import QueueFull
 from penstock.records.chunks import LSN_LIMIT
+from unit.core.world import header
 from unit.core_links.test_linking import Linked
 
 COUNT = 3_000
@@ -129,12 +130,20 @@ def granted(spans: list[Span]) -> None:
     ]
 
 
+def stayed(spans: list[Span]) -> None:
+    """Each second it is looked where messages stood that are gone; the first of all may stay for days."""
+    numbers = Numbers([(first, first, 1) for first, _ in spans])
+    Number.looks = 0
+    assert not numbers.forget_below(spans[0][0])
+    assert Number.looks < 30
+
+
 def left_out(spans: list[Span]) -> None:
     Number.looks = 0
     assert len(without((0, 10_000), spans)) == len(spans) + 1
 
 
-@pytest.mark.parametrize("work", [told_besides, granted, left_out])
+@pytest.mark.parametrize("work", [told_besides, granted, stayed, left_out])
 def test_pieces_of_single_messages_are_not_held_against_all_others(work: Callable[[list[Span]], None]) -> None:
     """Where every second message is done all that is asked for is in such pieces, thousands of them."""
     count = 400
@@ -279,10 +288,37 @@ def test_claims_know_which_other_sites_have_some() -> None:
     claims.remove(13, 14)
     assert claims.others() == ["b"]
     claims.put(40, 50, Claim("c"))
-    claims.forget_below(30)
+    claims.forget_but(np.array([9, 42, 43, 50]))
     assert claims.others() == ["c"]
+    assert list(claims.spans()) == [(40, 50, Claim("c"))]
     claims.remove(40, 50)
     assert claims.others() == []
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_claims_go_with_their_messages_also_where_each_site_works_its_own(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What two sites publish by turns is a claim each; none is given away, and one may wait for its time before all."""
+    monkeypatch.setattr(owning, "CLAIMS_FEW", 32)
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    if stays:
+        b.publish("q", b"later", properties=header(headers={"x-delay": 86_400_000}))
+    here, there = (site.subscribe(site.q(), max_backlog=1) for site in (a, b))
+    for _ in range(80):
+        for site, worker in ((a, here), (b, there)):
+            site.publish("q", b"x")
+            site.core.settle(site.now, site.q(), [range(site.inbox[worker][-1], site.inbox[worker][-1] + 1)], Verb.ACK)
+            site.turn()
+        a.send(b)
+    foreign = b.q().foreign
+    assert foreign is not None
+    assert len(foreign.claims) <= 32
+    assert (b.q().delayed, b.q().foreign_count, b.q().ready) == (stays, 0, 0)
 
 
 def test_claims_count_what_ceases_to_be_of_this_site() -> None:

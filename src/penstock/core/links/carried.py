@@ -358,11 +358,11 @@ class Numbers:
 
     def forget_below(self, here: int) -> bool:
         """Where messages with a lower LSN here stand there nobody asks again; whether there were any."""
-        gone = [there + count for at, there, count in self._back if at + count <= here]
+        gone = bisect_right(self._back, here, key=lambda run: run[0] + run[2])
         if not gone:
             return False
-        self.floor = max(self.floor, *gone)
-        self._back = [run for run in self._back if run[0] + run[2] > here]
+        self.floor = max(self.floor, *(there + count for _, there, count in self._back[:gone]))
+        del self._back[:gone]
         kept, been = list[tuple[int, int, int]](), 0
         for there, at, count in self.runs:
             if at + count > here and at:

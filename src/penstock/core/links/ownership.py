@@ -15,9 +15,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from itertools import compress
+from operator import itemgetter, lt
 from typing import ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, get_args
 
+import numpy as np
+
+from penstock.core.state.lsns import Ints
 from penstock.errors import QueueFull
 from penstock.records.chunks import LSN_LIMIT, merged_spans
 
@@ -115,11 +119,12 @@ class Claims:
             self._set(low, high, claim)
         return changed
 
-    def forget_below(self, lsn: int) -> None:
-        """No older message is in the queue."""
-        at = bisect_right(self._ends, lsn)
-        self._owners.subtract(one.owner for one in self._claims[:at])
-        del self._starts[:at], self._ends[:at], self._claims[:at]
+    def forget_but(self, lsns: Ints) -> None:
+        """No others than these, ascending, are in the queue."""
+        kept = list(map(lt, *(np.searchsorted(lsns, some).tolist() for some in (self._starts, self._ends))))
+        self._starts, self._ends = list(compress(self._starts, kept)), list(compress(self._ends, kept))
+        self._claims = list(compress(self._claims, kept))
+        self._owners = Counter(one.owner for one in self._claims)
 
     def remove(self, first: int, stop: int) -> None:
         """Nobody owns the messages [first, stop) any more."""

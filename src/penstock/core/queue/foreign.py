@@ -28,13 +28,14 @@ _TOLD_OF = 256
 class Foreign(Waiting):
     """The messages of other sites, and the claims to all messages of the queue."""
 
-    __slots__ = ("asked", "changed", "claims", "coming", "given", "open", "peers", "taken")
+    __slots__ = ("asked", "changed", "claims", "coming", "given", "needed", "open", "peers", "taken")
 
     def __init__(self, peers: Peers) -> None:
         """peers: of the core, for all queues."""
         super().__init__(Main(), Returned())
         self.peers = peers
         self.claims = Claims(peers.here)
+        self.needed = 0  # claims that were left when those of what is gone were looked for last
         self.coming: Claim | None = None  # whose newcomers are; None: this site's
         self.asked = deque[tuple[int, Ints]](maxlen=_TOLD_OF)  # asks of late: when, and what for, as pairs
         self.changed = deque[tuple[int, Ints]](maxlen=_TOLD_OF)  # when what changed its owner

@@ -14,14 +14,14 @@ import numpy as np
 from penstock.core.effects import Sink
 from penstock.core.links.ownership import Claim, Claims, Span
 from penstock.core.links.sharing import HERE, Peers
-from penstock.core.queue.foreign import as_pairs
+from penstock.core.queue.foreign import Foreign, as_pairs
 from penstock.core.queue.order.runs import Run, holds, packed, pairs_body, sift, sorted_chunk, view, without
 from penstock.core.queue.settling.settle import from_holders
 from penstock.core.queue.stages import Newcomers, Stage, marked, put_back
 from penstock.core.queue.whole import DISPATCH, OWNED, State
 from penstock.core.state.lsns import Ints, flat, stretches, within
 from penstock.records.causes import CANCELLED, TWIN
-from penstock.records.chunks import Chunk, Now, as_chunk, merged_spans, pack_pairs, pairs_of
+from penstock.records.chunks import LSN_LIMIT, Chunk, Now, as_chunk, merged_spans, pack_pairs, pairs_of
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
 
@@ -104,9 +104,22 @@ def own(
         queue.give_out(now, sink)  # before anything gives way to it
         while queue.agenda & DISPATCH and queue.limits is not None:
             queue.give_out(now, sink)
-    foreign.claims.forget_below(queue.floor())
+    _forget_claims(queue, foreign)
     queue.carry_on(now, sink)
     return counts
+
+
+CLAIMS_FEW = 256
+"""Claims to messages that are gone are looked for behind as many new ones, or as many as there are, or a sixteenth of
+the queue's messages."""
+
+
+def _forget_claims(queue: Contents, foreign: Foreign) -> None:
+    """Claims go with their messages: one that stays, for its time has not come, holds none of what came after it."""
+    new = len(foreign.claims) - foreign.needed
+    if new > max(CLAIMS_FEW, foreign.needed) and 16 * new > sum(place.count for place in queue.places()):
+        foreign.claims.forget_but(np.sort(_living(queue, 0, LSN_LIMIT)))
+        foreign.needed = len(foreign.claims)
 
 
 def _own(queue: Contents, now: Now, spans: Sequence[Span], claim: Claim, peers: Peers, sink: Sink) -> int:
@@ -218,6 +231,8 @@ def newcomers_of(queue: Contents, claim: Claim | None, peers: Peers) -> Claim | 
         return None
     foreign = queue.ensure_foreign(peers)
     before, foreign.coming = foreign.coming, claim
+    if claim is None:
+        _forget_claims(queue, foreign)
     return before
 
 
