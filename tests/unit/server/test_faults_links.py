@@ -203,6 +203,15 @@ def test_a_stream_that_comes_is_ended_alone(
     assert life.engine.faults.fatal is None
 
 
+def test_a_stop_of_the_server_is_no_fault_of_a_link_that_waits_for_the_loop(links: Links) -> None:
+    """Its thread may have something to tell, and the loop has no turn for it any more."""
+    links.stop()
+    link = links.outgoing["b"]
+    link._over = False  # it has not looked since
+    assert not link._call_targets()
+    assert link._faults == 0
+
+
 def test_a_site_whose_disk_is_full_asks_for_nothing(life: Life, links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
     """It could not hear what it is given: that left its owner, and was nobody's until the disk had room again."""
     asked = list[bool]()

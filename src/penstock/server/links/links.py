@@ -23,6 +23,7 @@ from penstock.records.event_actions import LINK, DowngradeStep
 from penstock.records.message_types import typed
 from penstock.records.schema import SITES_MOST
 from penstock.server.base.faults import Chore, Told
+from penstock.server.flight.handover import Abandoned
 from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing
@@ -115,8 +116,11 @@ class Links:
     # -- the threads of links
 
     def call(self, work: Callable[[], T]) -> T:
-        """The result of work on the loop; what it decided may not be durable yet."""
-        return self._handover.call(work, lambda: self._over, durable=False)
+        """The result of work on the loop; what it decided may not be durable yet.  Unavailable as the server stops."""
+        try:
+            return self._handover.call(work, lambda: self._over, durable=False)
+        except Abandoned:
+            raise Unavailable("the server stops") from None
 
     def post(self, job: Callable[[], None]) -> bool:
         """Run it on the loop; False: the server stops."""
