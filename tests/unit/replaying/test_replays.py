@@ -253,6 +253,25 @@ def test_who_has_a_rate_does_not_have_the_log_read_for_each_message(monkeypatch:
         assert looks.call_count <= 2, "all began at one place"
 
 
+def test_what_a_rate_holds_back_counts_and_goes_where_memory_is_short() -> None:
+    """A page for each replay that goes slowly counted against nothing."""
+    with filled(40) as broker:
+        replays, taker = instance_of(broker).engine.replays, Taker()
+        follower = follow(broker, taker, rate=Rate(size=2))
+        broker.advance(20)  # whoever else kept pages has let them go
+        held, given = replays.kept.bytes, taker.bodies[:]
+        assert held >= 40 - len(given) > 0
+        assert broker.command(lambda _: replays.give(1)) == held
+        assert replays.kept.bytes == 0
+        for _ in range(9):
+            broker.advance(1)
+        assert taker.bodies == [b"%d" % number for number in range(len(taker.bodies))]
+        assert 40 > len(taker.bodies) > len(given)
+        assert replays.kept.bytes > 0
+        broker.command(lambda _: follower.close())
+        assert replays.kept.bytes == 0
+
+
 def test_what_was_read_for_one_is_cut_for_who_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with filled(20) as broker:
         engine, all_, some = instance_of(broker).engine, Taker(), Taker()

@@ -338,12 +338,19 @@ class Replays:
     # -- what it holds
 
     def give(self, need: int) -> int:
-        """Let go about so many bytes that followers can read from the log, of the feed that keeps most first."""
+        """Let go about so many bytes that followers can read from the log, of the feed that keeps most first.
+
+        Then of those whom their rate holds back.
+        """
         given = 0
         for feed in sorted(self._feeds.values(), key=lambda one: one.spare, reverse=True):
             if given >= need or not feed.spare:
                 break
             given += feed.give(need - given)
+        for source in self._sources:
+            if given >= need:
+                break
+            given += source.let_go()
         return given
 
     def floor(self) -> int | None:

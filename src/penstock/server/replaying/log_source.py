@@ -25,6 +25,7 @@ from penstock.units import SIZE_UNITS
 
 if TYPE_CHECKING:
     from penstock.errors import PenstockError
+    from penstock.memory import Account
     from penstock.server.follow import Reader, Taker
     from penstock.server.people.entitlements import Rights
     from penstock.server.replaying.page import Found
@@ -148,6 +149,7 @@ class Reads(Protocol):
 
     sent: int  # messages, of clients' subscriptions to topics
     walk: Walk  # of those who read
+    kept: Account  # what of the log is kept for them
 
     @property
     def durable(self) -> int: ...
@@ -290,7 +292,7 @@ class LogSource(Source[Page]):
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._held = None
+            self._hold(None)
             self._replays.forget(self, self._feed)
 
     def next(self, room: int) -> Page | Sign | None:
@@ -303,7 +305,7 @@ class LogSource(Source[Page]):
             if self._resting():
                 return None
             if room <= 0:
-                self._held = None  # it is read again: a slow reader holds no memory
+                self._hold(None)  # it is read again: a slow reader holds no memory
                 return None
             found: Page | None
             if self._held is not None:
@@ -319,6 +321,23 @@ class LogSource(Source[Page]):
             page = self._admitted(found, upto, room)
             if page is not None or self.due is not None:
                 return page
+
+    def _hold(self, page: Page | None, upto: int = 0) -> None:
+        """Keep a page of the log, which ends before `upto`, until it may go; None: none any more."""
+        kept = self._replays.kept
+        if self._held is not None:
+            kept.add(-self._held[0].size)
+        self._held = None if page is None else (page, upto)
+        if page is not None:
+            kept.add(page.size)
+
+    def let_go(self) -> int:
+        """Keep nothing while the rate is in the way, as it can be read again; how many bytes."""
+        if self._held is None or self.due is None:
+            return 0
+        size = self._held[0].size
+        self._hold(None)
+        return size
 
     def _resting(self) -> bool:
         """Whether its rate holds it back."""
@@ -350,7 +369,8 @@ class LogSource(Source[Page]):
         What is left of one that comes from the log is held as long as only the rate is in the way.
         """
         part = self._cut(page)
-        read, self._held = self._held is not None, None
+        read = self._held is not None
+        self._hold(None)
         if part is None:
             self._move(upto)
             return None
@@ -360,7 +380,7 @@ class LogSource(Source[Page]):
         whole = count == len(part)
         self._move(upto if whole else part.lsns[count])
         if not whole and read:
-            self._held = part.part(count, len(part)), upto
+            self._hold(part.part(count, len(part)), upto)
         if not whole and self._pace is not None:
             self.due = self._pace.due()
             self._replays.wake_at(self.due)
@@ -425,7 +445,7 @@ class LogSource(Source[Page]):
         if found.page is None:
             self._move(found.upto)
         else:
-            self._held = found.page, found.upto
+            self._hold(found.page, found.upto)
         return True
 
     def _was_read(self, found: Found) -> None:
@@ -438,7 +458,7 @@ class LogSource(Source[Page]):
         if found.page is None:
             self._move(found.upto)
         elif not self.paused:
-            self._held = found.page, found.upto
+            self._hold(found.page, found.upto)
         self._replays.walk.add((self,))
 
 
