@@ -192,8 +192,17 @@ def test_what_many_bring_is_not_even_read_at_once(monkeypatch: pytest.MonkeyPatc
     life = Life(SimDisk(), clock(), apart=False)
     names = {life.client(): [f"of {n} {k}" for k in range(3)] for n in range(MANY)}
     slow(life, monkeypatch, ServerConnection, "receive")
-    took = longest(life, *(read(client, declares(*own)) for client, own in names.items()))
+    unheard = life.engine.bodies.partial
+    waiting = list[int]()
+    leaver = next(reversed(names))
+    took = longest(
+        life, *(read(client, declares(*own)) for client, own in names.items()),
+        lambda: waiting.append(unheard.bytes), leaver.lose,
+    )  # fmt: skip
     assert took <= HEARD_US + TURN_US + MS
+    assert waiting[0] > MANY // 2 * len(declares("q")), "it counts against memory"
+    assert unheard.bytes == 0
+    assert {queue.name for queue in life.core.queues()} >= {*names.pop(leaver)}, "what came before its end counts"
     assert {client: declared(client) for client in names} == names
 
 

@@ -67,7 +67,7 @@ class Reading(Connection):
             if ACK_FRAME <= len(data) <= SMALL and self._small(data):
                 return 0
             if self._unheard or incoming.defer(self._hear_late):
-                self._unheard += data
+                self._count_unheard(self._unheard + data)
                 self.engine.arm()
                 return SHORT_US  # which says nothing of how long it takes
             return self._hear(data)
@@ -92,8 +92,17 @@ class Reading(Connection):
         return self.engine.clock.mono() - began
 
     def _hear_late(self) -> None:
-        data, self._unheard = self._unheard, b""
+        data = self._unheard
+        self._count_unheard(b"")
         self._hear(data)
+
+    def _count_unheard(self, data: bytes) -> None:
+        self.engine.bodies.partial.add(len(data) - len(self._unheard))
+        self._unheard = data
+
+    def _part(self) -> None:
+        self._count_unheard(b"")
+        super()._part()
 
     def _small(self, data: bytes) -> bool:
         """Gather a read that is one plain message, or some acks, or both, as most clients send it; False: it is as any.
