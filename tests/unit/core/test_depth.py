@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from penstock.core.commands import life
 from penstock.core.effects import Verb
 from penstock.core.links.ownership import Claim
 from penstock.core.links.sharing import Site
-from penstock.core.queue import dedup
+from penstock.core.queue import dedup, staging
 from penstock.core.queue.order import ranks
 from penstock.core.state.capture import BREATH
 from penstock.core.state.durable import DurableState, canonical
@@ -24,6 +25,7 @@ from unit.core.world import World, header
 def test_an_idle_queue_costs_the_core_600_bytes_at_most() -> None:
     """The budget of the whole process is a kibibyte."""
     world = World()
+    world.declare("first")  # what is made with the first of a process
     tracemalloc.start()
     for number in range(2_000):
         world.core.declare_queue(world.now, "/", f"queue-{number}", QueueSettings())
@@ -103,6 +105,28 @@ def test_keys_of_messages_that_wait_anywhere_are_not_looked_through_for_those_of
         world.publish("q", b'{"id": %d}' % number)
     assert (queue.inactive, queue.foreign_count) == ((59, 0) if depth else (0, 40))
     assert not looks
+
+
+@pytest.mark.parametrize("what", ["groups", "tenants", "both"])
+def test_a_purge_looks_at_keys_and_not_at_each_message_of_them(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    queue = world.declare("q", **KNOWN[what])
+    for number in range(100):
+        world.publish("q", *(b'{"g": "%d", "t": "%d"}' % (n % 7, n % 5) for n in range(number, number + 10)))
+    worker = world.subscribe(queue, max_backlog=9)
+    held = len(world.inbox[worker])
+    looks = Mock(wraps=staging.Keys.of)
+    monkeypatch.setattr(staging.Keys, "of", lambda *told: looks(*told))
+    assert world.core.purge_queue(world.now, queue) == 1000 - held
+    assert looks.call_count < 100
+    queue.check()
+    world.publish("q", *(b'{"g": "%d", "t": "%d"}' % (n % 7, n % 5) for n in range(35)))
+    for lsn in world.inbox[worker]:  # grows while what it holds is acknowledged
+        world.core.settle(world.now, queue, [range(lsn, lsn + 1)], Verb.ACK, by=worker)
+        world.turn()
+    queue.check()
+    assert len(world.inbox[worker]) == held + 35
+    assert (queue.ready, queue.leased) == (0, 0)
 
 
 def test_the_floor_is_looked_up_a_few_queues_at_a_time() -> None:

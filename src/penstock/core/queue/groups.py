@@ -155,9 +155,21 @@ class Groups:
         self.keys.drop(lsn, self.keys.of(lsn))
         return successor
 
+    def leave_all(self, gone: Chunk) -> Chunk:
+        """All that wait in lines are gone, and these, which were in none; all of them."""
+        lines = [view(line)[line[0] :] for line in self._lines.values()]
+        every = packed(np.sort(np.concatenate([view(gone), *lines]))) if lines else gone
+        self._lines, self.apart, self.count, self._older = {}, {}, 0, False
+        for lsn, key in zip(gone, self.keys.each(gone), strict=True):
+            self._step_aside(lsn, key)
+        self.keys.drop_all(every)
+        return every
+
     def step_aside(self, lsn: int) -> int:
         """A message that was not in a line does not stand for its key any more; who does so instead, if it is ready."""
-        key = self.keys.of(lsn)
+        return self._step_aside(lsn, self.keys.of(lsn))
+
+    def _step_aside(self, lsn: int, key: int) -> int:
         if key != NO_KEY:
             if self.front(key) == lsn:
                 return self._next(key)
@@ -230,16 +242,6 @@ class Groups:
         """A message that was in a line, as a run."""
         run = self.apart.pop(lsn, None) if self.apart else None
         return Run(range(lsn, lsn + 1), True) if run is None else run
-
-    def clear_lines(self) -> Iterator[tuple[int, int]]:
-        """All that wait are gone: (LSN, key) of each."""
-        for key, line in self._lines.items():
-            for lsn in line[line[0] :]:
-                yield lsn, key
-        self._lines = {}
-        self.apart = {}
-        self.count = 0
-        self._older = False
 
     # -- asked
 

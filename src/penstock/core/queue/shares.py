@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from penstock.core.arena import Move
@@ -298,24 +298,14 @@ class Shares:
         for chunk in (*self.staging.chunks(), *(run.chunk for run in self.staging.runs())):
             known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
             offered.append(as_chunk(array("q", known)))
-        self._leave(list(chain.from_iterable(offered)))
+        gone = sorted_chunk(offered)
+        if self.groups is not None:
+            gone = self.groups.leave_all(gone)
+        if tenants is not None:
+            tenants.leave_all(gone, self.mono)
         self.yielding.forget()
         out, self.staging = self.staging.out, Staging()
         self.staging.out = out
-
-    def _leave(self, gone: Sequence[int]) -> None:
-        """What stands in lines is gone, and these with it."""
-        groups, tenants = self.groups, self.tenants
-        if groups is not None:
-            for lsn, key in list(groups.clear_lines()):
-                self.keys.drop(lsn, key)
-                if tenants is not None:
-                    tenants.leave(lsn, self.mono)
-            for lsn in gone:
-                groups.leave(lsn)
-        if tenants is not None:
-            for lsn in gone:
-                tenants.leave(lsn, self.mono)
 
     # -- keys that are not known
 

@@ -12,6 +12,7 @@ asked about before all others, for its keys are in use.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
 
@@ -230,9 +231,27 @@ class Keys:
             return
         self.living[number] -= 1
         if not self.living[number]:
-            del self._ids[self.texts[number]]
-            self.texts[number] = ""
-            self._free.append(number)
+            self._end(number)
+
+    def drop_all(self, chunk: Chunk) -> list[tuple[int, str]]:
+        """These messages are gone; numbers and texts of keys that no living one has any more."""
+        counts = Counter(self.each(chunk))
+        if self._late:
+            for lsn in chunk:
+                self._late.pop(lsn, None)
+        del counts[NO_KEY]
+        ended = list[tuple[int, str]]()
+        for number, count in counts.items():
+            self.living[number] -= count
+            if not self.living[number]:
+                ended.append((number, self.texts[number]))
+                self._end(number)
+        return ended
+
+    def _end(self, number: int) -> None:
+        del self._ids[self.texts[number]]
+        self.texts[number] = ""
+        self._free.append(number)
 
     @property
     def forgetting(self) -> bool:

@@ -304,11 +304,18 @@ class Tenants:
         number = self.keys.of(lsn)
         text = self.keys.texts[number]
         self.keys.drop(lsn, number)
-        if number and self.keys.living[number]:
-            return
-        tenant = self._by_number.get(number)
-        if number and tenant is not None:
-            del self._by_number[number]
+        if number and not self.keys.living[number]:
+            self._end(number, text, mono)
+
+    def leave_all(self, gone: Chunk, mono: int) -> None:
+        """These, which wait nowhere any more, are gone for good."""
+        for number, text in self.keys.drop_all(gone):
+            self._end(number, text, mono)
+
+    def _end(self, number: int, text: str, mono: int) -> None:
+        """Nothing that lives is of this tenant."""
+        tenant = self._by_number.pop(number, None)
+        if tenant is not None:
             self._leave_ring(tenant)
             self._entering.pop(number, None)
             if tenant.pace is not None and not tenant.pace.full(mono):
