@@ -14,10 +14,11 @@ from penstock.core.effects import Scan, Verb
 from penstock.core.queue.dispatching import filtering, recalled
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.joining import replace
-from penstock.core.queue.dispatching.recalled import Recalled
+from penstock.core.queue.dispatching.recalled import Gone, Recalled
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.targets import PriorityRecalled
 from penstock.records.chunks import as_chunk
+from planting import Plant
 from unit.core_queue.test_queue import Bench, First
 
 
@@ -285,6 +286,22 @@ def test_filters_that_come_when_much_came_back_look_together_and_keep_it_in_mind
     assert len(house.scans) < 20, "not each by itself"
 
 
+def calls_to_serve(count: int, **settings: Any) -> int:
+    """How many calls it takes until so many filters have 1,200 messages that came back."""
+    house = crowded(count, 1200, **settings)
+    again, plant = crowd(house, count), Plant(-1, "penstock.core")
+    with plant.there():
+        house.go_on()
+    assert sum(len(house.sent(one)) for one in again) == 1200
+    return plant.calls
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_priority": 3}])
+def test_what_is_given_of_what_came_back_is_told_once_however_many_filters_there_are(settings: dict[str, int]) -> None:
+    few, many = (calls_to_serve(count, **settings) for count in (20, 80))
+    assert 2 * many < 3 * few
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_who_comes_and_goes_while_others_look_at_what_came_back_is_given_all_of_its_own_in_order(seed: int) -> None:
     """Answers come late, and for a part; more comes back meanwhile."""
@@ -337,8 +354,14 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
 ) -> None:
     ranks = Ranks()
     ranks.add(range(1, 61), [lsn * 7 % 4 for lsn in range(1, 61)])
-    some = PriorityRecalled(ranks) if ranked else Recalled()
+    gone = Gone()
+
+    def nothing() -> Recalled:
+        return PriorityRecalled(gone, ranks) if ranked else Recalled(gone)
+
+    some, beside = nothing(), nothing()  # the other one is put every second of them, and asked at the end alone
     there: dict[int, tuple[int, int]] = {}
+    others: dict[int, tuple[int, int]] = {}
     before, recalled.GONE_MOST = recalled.GONE_MOST, most
     try:
         for what, lsns, number in steps:
@@ -347,11 +370,17 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
                 if new:
                     some.put(as_chunk(new), number)
                     there.update((lsn, some.key(lsn, number)) for lsn in new)
+                if odd := [lsn for lsn in new if lsn % 2 and not beside.has(lsn)]:
+                    beside.put(as_chunk(odd), number)
+                    others.update((lsn, some.key(lsn, number)) for lsn in odd)
             elif what == "left":
                 first = min(there.values(), default=None)
                 for lsn in lsns:
                     there.pop(lsn, None)
+                    others.pop(lsn, None)
+                gone.left(as_chunk(sorted(lsns)))
                 assert some.left(as_chunk(sorted(lsns))) == (first != min(there.values(), default=None))
+                gone.tidy()
             elif what == "put each":  # of each message a place of its own, or none
                 keys = {lsn: some.key(lsn, lsn % 3 and 100 - lsn) for lsn in lsns - there.keys()}
                 new = sorted(keys, key=keys.__getitem__)
@@ -364,7 +393,7 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
                 assert seen
                 assert min(there.values()) == there[seen[0]]
                 if what == "move":  # to somebody else, who knows where each stands
-                    other = PriorityRecalled(ranks) if ranked else Recalled()
+                    other = nothing()
                     other.put_of(piece, as_chunk(sorted(seen)[::2]))
                     assert other.first(100) == sorted(there[lsn] for lsn in sorted(seen)[::2])
                 some.cut(piece, max(seen))
@@ -373,6 +402,10 @@ def test_what_came_back_and_did_not_leave_is_known_in_order(
             assert some.head() == min(there.values(), default=None)
             assert some.first(100) == sorted(there.values())
             assert all(some.has(lsn) == (lsn in there) for lsn in range(1, 61))
+        assert len(gone.when) <= max(most, 100)
+        assert all(beside.has(lsn) == (lsn in others) for lsn in range(1, 61))
+        assert beside.first(100) == sorted(others.values())
+        assert beside.head() == min(others.values(), default=None)
     finally:
         recalled.GONE_MOST = before
 

@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 
 from penstock.core.effects import Purpose, Scan, Sink, Token
 from penstock.core.queue.dispatching.consumers import Consumer, Foreseen, TargetList
-from penstock.core.queue.dispatching.recalled import Piece, Recalled
+from penstock.core.queue.dispatching.recalled import Gone, Piece, Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import ALL, Key, Run
@@ -71,8 +71,8 @@ class Targets:
     """The target lists of a queue."""
 
     __slots__ = (
-        "_ahead", "_behind", "_by_slot", "_following", "_full", "_queue", "_recalling", "_recheck", "_rechecking",
-        "_serial", "_stopped", "asked", "awake", "foreseen", "halted", "joined", "lists", "most",
+        "_ahead", "_behind", "_by_slot", "_following", "_full", "_gone", "_queue", "_recalling", "_recheck",
+        "_rechecking", "_serial", "_stopped", "asked", "awake", "foreseen", "halted", "joined", "lists", "most",
     )  # fmt: skip
 
     def __init__(self, queue: int) -> None:
@@ -88,6 +88,7 @@ class Targets:
         self._by_slot: dict[int, TargetList] = {}
         self._behind: dict[TargetList, None] = {}  # those that have to walk, and have room
         self._full: dict[TargetList, None] = {}  # those that have to walk later
+        self._gone = Gone()
         self._ahead = 0.0  # so many messages may be looked at by lists before those furthest back
         self._recheck = self.nothing_recalled()  # came back, and all lists, or the newer ones, have to look at it
         self._rechecking: dict[TargetList, None] = {}  # those with something of their own to look at again
@@ -103,7 +104,7 @@ class Targets:
 
     def nothing_recalled(self) -> Recalled:
         """What to keep in mind what came back."""
-        return Recalled()
+        return Recalled(self._gone)
 
     def place_of(self, run: Run) -> int:
         """Where a run that came back stands, as a number that sorts; 0: each message at its own LSN."""
@@ -138,6 +139,7 @@ class Targets:
             targets.takers.remove(consumer)
             if not targets.consumers and self.lists.pop(targets.filter.text, None) is not None:
                 self._stop_following(targets)
+                targets.forget()
                 for group in (self._behind, self._full, self._rechecking, self._recalling, self._stopped, self.awake):
                     group.pop(targets, None)
                 if not self.lists:
@@ -259,7 +261,7 @@ class Targets:
         """Whether somebody may not be given what a list knows, or will know, before it has looked at another."""
         if self._recheck or self._rechecking:
             return True
-        return any(targets.slot < 0 for targets in self._recalling)
+        return any(targets.slot < 0 and targets.back.head() is not None for targets in self._recalling)
 
     def recall(self, targets: TargetList, chunk: Chunk, place: int) -> None:
         """Messages came back, and the list wants them."""
@@ -272,15 +274,13 @@ class Targets:
 
     def left(self, chunk: Chunk) -> None:
         """Messages that had come back are ready no more."""
-        for targets in list(self._recalling):
-            targets.back.left(chunk)
-            if not targets.back:
-                del self._recalling[targets]
+        self._gone.left(chunk)
         on = self._recheck.left(chunk)
         for targets in self._rechecking:
             on = targets.recheck.left(chunk) or on
         if on:
             self._go_on()
+        self._gone.tidy()
 
     def recheck_of(self, targets: TargetList) -> Key | None:
         """Where the first message stands that came back and at which a list has still to look; None without one."""
@@ -291,7 +291,7 @@ class Targets:
     def rest(self, targets: TargetList, main: Main) -> None:
         """Nobody can be given anything by this list now."""
         self.awake.pop(targets, None)
-        if targets.back and (unseen := targets.unseen(main)) is not None:
+        if targets.back.head() is not None and (unseen := targets.unseen(main)) is not None:
             self.halted.setdefault(unseen[1], {})[targets] = None
         if self._recheck or targets.recheck:
             self._stopped[targets] = None  # it may know more when it has looked
@@ -438,8 +438,9 @@ class Targets:
 
     def _is_full(self, targets: TargetList, key: Key | None) -> bool:
         """Whether a list has enough of what came back, and something that stands before this."""
-        first = targets.back.head() if targets.back.count >= self.most else None
-        return first is not None and key is not None and first < key
+        back = targets.back
+        first = back.head() if back.count >= self.most else None  # what is gone before it is not counted any more
+        return first is not None and back.count >= self.most and key is not None and first < key
 
     def _scan(self, look: Look, sink: Sink) -> None:
         self._serial += 1

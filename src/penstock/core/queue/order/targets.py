@@ -16,7 +16,7 @@ from penstock.core.effects import Sink
 from penstock.core.queue.dispatching import filtering
 from penstock.core.queue.dispatching.consumers import TargetList
 from penstock.core.queue.dispatching.filtering import Look, Matcher, Targets
-from penstock.core.queue.dispatching.recalled import Recalled
+from penstock.core.queue.dispatching.recalled import Gone, Recalled
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
@@ -110,8 +110,8 @@ class PriorityRecalled(Recalled):
 
     __slots__ = ("_ranks",)
 
-    def __init__(self, ranks: Ranks) -> None:
-        super().__init__()
+    def __init__(self, gone: Gone, ranks: Ranks) -> None:
+        super().__init__(gone)
         self._ranks = ranks
 
     def key(self, lsn: int, place: int) -> Key:
@@ -140,7 +140,7 @@ class PriorityTargets(Targets):
 
     def nothing_recalled(self) -> Recalled:
         """What to keep in mind what came back, by priority."""
-        return PriorityRecalled(self._ranks)
+        return PriorityRecalled(self._gone, self._ranks)
 
     def place_of(self, run: Run) -> int:
         """Where a run that came back stands in its level; 0: each message at its own LSN."""
