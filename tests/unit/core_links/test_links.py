@@ -144,6 +144,9 @@ def test_what_has_been_here_is_known_though_it_is_forgotten_and_what_has_not_is_
             known = [lsn for first, stop in numbers.standing(0, 100) for lsn in range(first, stop)]
             assert [numbers.here(lsn, lsn + 1) for lsn in known] == [[(stored[lsn], stored[lsn] + 1)] for lsn in known]
             assert all(lsn in known for lsn, here in stored.items() if here >= forgot)
+    numbers = Numbers([(10, 10, 1), (20, 20, 1)])
+    assert [numbers.forget_below(21), numbers.recall(10, 10, 1), numbers.recall(20, 20, 1)] == 3 * [True]
+    assert numbers.copy().unknown_rows(np.array([15])) == [range(1)], "nothing is forgotten, and this never came"
     monkeypatch.setattr(carried, "BEEN_MOST", 5)
     numbers = Numbers()
     for at in range(1, 100):

@@ -262,6 +262,10 @@ def may_go_on(path: Sequence[int], group: str | None, to: int, pass_through: Col
     return to not in path and (group is None or group in pass_through)
 
 
+NEVER_SENT = (0, FORGOTTEN, 1)
+"""Says that something is forgotten where nothing is: no log has an LSN of 0."""
+
+
 class Numbers:
     """The messages of another origin: their LSNs there and here.  No message is stored twice.
 
@@ -324,6 +328,8 @@ class Numbers:
                 insort(self.runs, (last, here + last - there, first - last))
                 insort(self._back, (here + last - there, last, first - last))
             last = stop
+        if self.floor > 1 and len(self._back) == len(self.runs):
+            self.runs.insert(0, NEVER_SENT)  # else what lies between them passed for forgotten by an older version
         return len(self._back) > before
 
     def here(self, first: int, stop: int) -> list[tuple[int, int]]:
