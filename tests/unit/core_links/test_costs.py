@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from penstock.core.commands import forgetting
 from penstock.core.effects import Verb
 from penstock.core.links.asking import AGAIN_FIRST, ASKED_SPANS, PATIENCE_LEAST, Ask, Asking, Waiting
 from penstock.core.links.carried import Carries, Numbers
@@ -296,29 +297,43 @@ def test_claims_know_which_other_sites_have_some() -> None:
 
 
 @pytest.mark.parametrize("stays", [False, True])
-def test_claims_go_with_their_messages_also_where_each_site_works_its_own(
+def test_what_is_known_of_messages_goes_with_them_also_where_each_site_works_its_own(
     stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What two sites publish by turns is a claim each; none is given away, and one may wait for its time before all."""
-    monkeypatch.setattr(owning, "CLAIMS_FEW", 32)
+    """What two sites publish by turns is a claim and a place each; one may wait for its time for days before all."""
+    monkeypatch.setattr(owning, "CLAIMS_FEW", 16)
+    monkeypatch.setattr(forgetting, "HELD_FEW", 16)
     a, b = Linked("a"), Linked("b")
     for site, other in ((a, b), (b, a)):
         site.declare("q")
         site.core.carries(other.name, [Carries("q")])
     assert a.link(b) == b.link(a) == []
     if stays:
-        b.publish("q", b"later", properties=header(headers={"x-delay": 86_400_000}))
+        a.publish("q", b"later", properties=header(headers={"x-delay": 86_400_000}))
     here, there = (site.subscribe(site.q(), max_backlog=1) for site in (a, b))
-    for _ in range(80):
+    for _ in range(40):
         for site, worker in ((a, here), (b, there)):
             site.publish("q", b"x")
             site.core.settle(site.now, site.q(), [range(site.inbox[worker][-1], site.inbox[worker][-1] + 1)], Verb.ACK)
             site.turn()
         a.send(b)
+        b.core.acked["a"] = b.core.last_lsn
+        b.advance(2)
+        b.core.asks(b.now)
+        b.turn()
     foreign = b.q().foreign
     assert foreign is not None
-    assert len(foreign.claims) <= 32
+    assert len(foreign.claims) <= 16
+    assert b.core.carried[1].held <= 20
     assert (b.q().delayed, b.q().foreign_count, b.q().ready) == (stays, 0, 0)
+    assert canonical(b.core.durable_state()) == canonical(b.folded())
+    b.restart(clean=True)
+    a.advance(90_000)
+    a.core.settle(a.now, a.q(), [range(a.inbox[here][-1], a.inbox[here][-1] + 1)], Verb.ACK)
+    b.core.carries("a", [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    a.send(b)
+    assert (b.q().delayed, b.q().foreign_count) == (0, 0)
 
 
 def test_claims_count_what_ceases_to_be_of_this_site() -> None:

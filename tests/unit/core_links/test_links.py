@@ -123,7 +123,7 @@ def test_what_has_been_here_is_known_though_it_is_forgotten_and_what_has_not_is_
     """Beside a dictionary of all that ever came: however the links of two sites with other topics bring it."""
     random = Random(SEED)
     for _ in range(60):
-        numbers, stored, ours, forgot = Numbers(), dict[int, int](), 1, 0
+        numbers, stored, ours, needed = Numbers(), dict[int, int](), 1, set[int]()
         for _ in range(40):
             first = random.randrange(1, 80)
             lsns = np.arange(first, first + random.randrange(1, 9), random.choice((1, 2)))
@@ -132,18 +132,23 @@ def test_what_has_been_here_is_known_though_it_is_forgotten_and_what_has_not_is_
             for run in adjacent(range(ours, ours + len(new)), np.array(new)):
                 numbers.add(run[1], run[0], run[2])
             stored.update(zip(new, range(ours, ours + len(new)), strict=True))
+            needed.update(range(ours, ours + len(new)))
             ours += len(new) + random.randrange(3)
             if random.random() < 0.3:
-                forgot = max(forgot, random.randrange(ours))
-                numbers.forget_below(forgot)
+                forgot, beyond = random.randrange(ours), random.choice((0, random.randrange(ours)))
+                stays = [lsn for lsn in range(beyond) if random.random() < 0.2]
+                needed = {lsn for lsn in needed if lsn >= forgot and (lsn >= beyond or lsn in stays)}
+                numbers.forget_below(forgot, beyond, [(lsn, lsn + 1) for lsn in stays])
             if stored and random.random() < 0.2:
                 lsn = random.choice(list(stored))
                 numbers.recall(lsn, stored[lsn], 1)
+                needed.add(stored[lsn])
             if random.random() < 0.2:
                 numbers = random.choice((numbers.copy(), Numbers(numbers.runs, numbers.floor)))
             known = [lsn for first, stop in numbers.standing(0, 100) for lsn in range(first, stop)]
             assert [numbers.here(lsn, lsn + 1) for lsn in known] == [[(stored[lsn], stored[lsn] + 1)] for lsn in known]
-            assert all(lsn in known for lsn, here in stored.items() if here >= forgot)
+            assert all(lsn in known for lsn, here in stored.items() if here in needed)
+            assert numbers.held == sum(here > 0 for _, here, _ in numbers.runs)
     numbers = Numbers([(10, 10, 1), (20, 20, 1)])
     assert [numbers.forget_below(21), numbers.recall(10, 10, 1), numbers.recall(20, 20, 1)] == 3 * [True]
     assert numbers.copy().unknown_rows(np.array([15])) == [range(1)], "nothing is forgotten, and this never came"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -360,27 +359,6 @@ class LinkCommands(QueueCommands):
             self._at(now)
             self._out.record(Kind.LINK, site, {"peer": number, **told})
             self.links[number] = after
-
-    def forget_carried(self, now: Now, site: str, below: int) -> None:
-        """Where messages of a site with a lower LSN than this stand here is asked no more."""
-        number = self.peers.number(site)
-        numbers = None if number is None else self.carried.get(number)
-        if number is None or numbers is None:
-            return
-        if numbers.forget_below(below):
-            self._at(now)
-            self._out.record(Kind.LINK, site, {"peer": number, "forgot": below, "floor": numbers.floor})
-            self.links[number] = replace(self._link_state(number), floor=numbers.floor)
-
-    def forget_departed(self, now: Now, upto: int) -> None:
-        """Every site has been told of the queues that ended up to there.
-
-        The record names some other site, of which it says nothing: whoever does not know the word reads nothing in it.
-        """
-        if self.departed.told(upto):
-            self._at(now)
-            peer = min(number for number in self.peers.sites if number != HERE)
-            self._out.record(Kind.LINK, self.peers.name(peer), {"peer": peer, "ended": upto})
 
     def proxy(self, now: Now, queue: Queue, on: bool, by: str = "") -> None:
         """This site acts for owners of the queue's messages that are away, or does so no longer."""

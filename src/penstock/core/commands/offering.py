@@ -185,8 +185,7 @@ class FindingCommands(AnsweringCommands):
     def _know_again(self, ways: Iterable[Came]) -> list[list[int]]:
         """As everywhere; it is not forgotten again for what was so before they were found."""
         ways = list(ways)
-        lowest = min((one.here for one in ways), default=LSN_LIMIT)
-        self._floors_then = [(last, min(below, lowest)) for last, below in self._floors_then]
+        self._were_there(min((one.here for one in ways), default=LSN_LIMIT))
         return super()._know_again(ways)
 
     # -- whose they are

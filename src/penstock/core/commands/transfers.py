@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.commands.links import LinkCommands
+from penstock.core.commands.forgetting import FORGETS_EVERY, ForgettingCommands
 from penstock.core.effects import Verb
 from penstock.core.links.asking import Asking, Waiting, Wanted
 from penstock.core.links.carried import Twin
@@ -51,25 +51,17 @@ HANDING_ON_MOST = 100
 TWINS_MANY, TWINS_EACH = 1_000, 100
 """Of more pairs than so many that are one it is looked so many microseconds a pair later again."""
 
-FORGETS_EVERY = 1_000_000
-"""Microseconds until it is looked again at what may be forgotten."""
 
-FLOORS_KEPT = 100
-"""How many moments are remembered whose records links have still to tell."""
-
-
-class TransferCommands(LinkCommands):
+class TransferCommands(ForgettingCommands):
     """Transfers of messages, from the ask on, and claims that come or go while a queue is not here."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.absent = set[str]()  # sites that no link reaches now; the server says so
-        self.acked = dict[str, int]()  # by site: it has what this log says to it, up to there; the server says so, too
         self._askings = dict[int, Asking]()  # by queue
         self._handing_on = list[Asked]()
         self._lacking: list[Lacking] | None = None  # see `_lacks`
         self._looks_at = self._twins_at = 0
-        self._floors_then = list[tuple[int, int]]()  # last LSN, and the lowest that shared queues had then
 
     def link_up(self, site: str) -> None:
         """The link to a site is there anew: what was asked before is forgotten on both sides."""
@@ -89,7 +81,7 @@ class TransferCommands(LinkCommands):
         now = self._at(now)
         if now.wall >= self._looks_at:
             self._looks_at = now.wall + FORGETS_EVERY
-            self._forget_numbers(now)
+            self._forget_told(now)
         if self.twins:
             self._part_twins(now)
         out, self._handing_on = self._handing_on, []
@@ -181,21 +173,6 @@ class TransferCommands(LinkCommands):
             free -= stop - first
         if wanted:
             self.take_by_proxy(now, queue, sorted(wanted), self.absent)
-
-    def _forget_numbers(self, now: Now) -> None:
-        """Forget where messages stand that no queue has which other sites may have, once each link told their end."""
-        last = self._out.last_lsn
-        may = [one for one in self.queues() if one.may_have_others or self._carried_anywhere(one)]
-        floor = min([self._out.next_lsn, *(queue.floor() for queue in may)])
-        told = min((max(self.link_state(site).acked, self.acked.get(site, 0)) for site in self._carries), default=last)
-        self.forget_departed(now, told)
-        known = [(last, below) for last, below in self._floors_then if last > told]
-        due = [below for last, below in self._floors_then if last <= told]
-        if len(known) < FLOORS_KEPT:
-            known.append((last, floor))
-        self._floors_then = known
-        for site in [self.peers.name(number) for number in self.carried] if due else ():
-            self.forget_carried(now, site, max(due))
 
     def _short(self) -> Iterator[Queue]:
         """Shared queues whose consumers here have more room than there are messages for them; also of who is away."""

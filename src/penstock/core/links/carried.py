@@ -311,13 +311,14 @@ class Numbers:
     def add(self, there: int, here: int, count: int) -> None:
         """So many messages, adjacent there and here, are stored; none of them was."""
         runs = self.runs
-        self._back.append((here, there, count))
         at = bisect_left(runs, (there, 0, 0))
         last = runs[at - 1] if at else (0, 0, 0)
         if last[1] and last[0] + last[2] == there and last[1] + last[2] == here:
             runs[at - 1] = (last[0], last[1], last[2] + count)
+            self._back[-1] = (last[1], last[0], last[2] + count)
         else:
             runs.insert(at, (there, here, count))
+            self._back.append((here, there, count))
 
     def recall(self, there: int, here: int, count: int) -> bool:
         """So many stand here, as the log says, some of which may be forgotten; whether some were."""
@@ -362,16 +363,32 @@ class Numbers:
                 out.append((there + low - here, there + high - here, low))
         return out
 
-    def forget_below(self, here: int) -> bool:
-        """Where messages with a lower LSN here stand there nobody asks again; whether there were any."""
-        gone = bisect_right(self._back, here, key=lambda run: run[0] + run[2])
+    @property
+    def held(self) -> int:
+        """Stretches of which it is known where they stand here."""
+        return len(self._back)
+
+    def forget_below(self, here: int, beyond: int = 0, but: Sequence[tuple[int, int]] = ()) -> bool:
+        """Where messages with a lower LSN here stand there nobody asks again; whether there were any.
+
+        beyond: nor of those with a lower one than that, but for these spans, which ascend.
+        """
+        low, high = (bisect_right(self._back, bound, key=lambda run: run[0] + run[2]) for bound in (here, beyond))
+        stays, at = list[tuple[int, int, int]](), low
+        gone = self._back[:low]
+        for first, stop in (*but, (LSN_LIMIT, LSN_LIMIT)) if high > low else ():
+            until = min(max(bisect_right(self._back, first, key=lambda run: run[0] + run[2]), at), high)
+            gone += self._back[at:until]
+            at = min(max(bisect_left(self._back, (stop, 0, 0)), until), high)
+            stays += self._back[until:at]
         if not gone:
             return False
-        self.floor = max(self.floor, *(there + count for _, there, count in self._back[:gone]))
-        del self._back[:gone]
+        self.floor = max(self.floor, *(there + count for _, there, count in gone))
+        self._back[: max(low, high)] = stays
+        over = {at for at, _, _ in gone}
         kept, been = list[tuple[int, int, int]](), 0
         for there, at, count in self.runs:
-            if at + count > here and at:
+            if at and at not in over:
                 kept.append((there, at, count))
             elif kept and not kept[-1][1] and kept[-1][0] + kept[-1][2] == there:
                 kept[-1] = (kept[-1][0], FORGOTTEN, kept[-1][2] + count)

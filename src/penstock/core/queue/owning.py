@@ -307,6 +307,11 @@ def living(queue: Contents, first: int, stop: int) -> list[Span]:
     return _spans(np.sort(_living(queue, first, stop)))
 
 
+def first_living(queue: Contents, most: int) -> list[Span]:
+    """The first so many spans of what is in the queue, in whatever state."""
+    return [(first, stop) for first, stop in stretches(np.sort(_living(queue, 0, LSN_LIMIT)))[:most].tolist()]
+
+
 FEW_SPANS = 16
 """Of more it is looked at once over all that lies between them."""
 

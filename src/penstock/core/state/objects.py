@@ -206,7 +206,9 @@ class Objects:
             return
         self._state.links[peer] = self._state.links.get(peer, LinkState()).told(row.header)
         if "forgot" in row.header and (numbers := self._state.carried.get(peer)) is not None:
-            numbers.forget_below(cast("int", row.header["forgot"]))
+            beyond, *ends = cast("list[int]", row.header.get("between", [0]))
+            staying = list(zip(ends[::2], ends[1::2], strict=True))
+            numbers.forget_below(cast("int", row.header["forgot"]), beyond, staying)
 
     def _proxy(self, row: Row) -> None:
         number, told = row.queue, row.header
