@@ -336,6 +336,32 @@ def test_what_is_known_of_messages_goes_with_them_also_where_each_site_works_its
     assert (b.q().delayed, b.q().foreign_count) == (0, 0)
 
 
+def test_what_a_site_says_of_its_queue_has_nobody_look_at_each_message_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a start what that one had before its queue was there is unsure: nothing, where it was there before them."""
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    for _ in range(50):
+        for site in (a, b):
+            site.publish("q", b"x")
+        a.send(b)
+    b.restart(clean=True)
+    b.core.carries("a", [Carries("q")])
+    looks, told_as, foreign = list[int](), b.core.told_as, b.q().foreign
+    assert foreign is not None
+    assert len(foreign.claims) == 50
+
+    def counted(first: int, stop: int) -> list[tuple[int, int, int]]:
+        looks.append(first)
+        return told_as(first, stop)
+
+    monkeypatch.setattr(b.core, "told_as", counted)
+    assert a.link(b) == b.link(a) == []
+    assert (len(looks), b.core.enquiries(b.now)) == (0, [])
+
+
 def test_claims_count_what_ceases_to_be_of_this_site() -> None:
     claims, count = Claims("a"), 0
     for first, stop, claim, ceded in [

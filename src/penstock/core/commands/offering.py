@@ -165,11 +165,10 @@ class FindingCommands(AnsweringCommands):
 
     def _doubt_of(self, queue: Queue, site: str, takes: int) -> None:
         """What is a site's, of its own messages before the LSN from which on it takes them."""
-        origin = self._origin_of(site)
-        for first, stop, claim in list(queue.claims(self.peers).spans()):
-            told = self.told_as(first, stop) if claim == Claim(site) else []
-            if any(one == origin and there < takes for one, there, _ in told):
-                self._doubt(queue, [(first, stop)])
+        origin, claims = self._origin_of(site), queue.claims(self.peers)
+        for there, end, here in () if origin is None else self._numbers(origin).located(0, takes):
+            some = list(claims.spans(here, here + end - there))
+            self._doubt(queue, [(first, stop) for first, stop, claim in some if claim == Claim(site)])
 
     def _ending(self, now: Now, queue: Queue) -> int:
         self._unsure.pop(queue.id, None)
