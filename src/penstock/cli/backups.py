@@ -16,6 +16,14 @@ from penstock.cli.queues import Yes, confirmed
 from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed, told_as
 from penstock.units import format_size, parse_duration
 
+ArchiveFolder = Annotated[
+    str | None,
+    typer.Option("--archive", help="With --data: the folder of its archive.  By default `archive` in it."),
+]
+
+
+OF_A_FOLDER = "--archive goes with --data; a server goes by its settings"
+
 
 @root.command()
 def backup(
@@ -24,6 +32,7 @@ def backup(
         str | None, typer.Option("--data", help="Back up this data folder, which no server uses at the moment.")
     ] = None,
     copy: Annotated[bool, typer.Option("--copy", help="Copy closed segments even where a hard link would do.")] = False,
+    archive: ArchiveFolder = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
@@ -33,11 +42,12 @@ def backup(
 
     Example: penstock backup /backup/today
     """
-    done = (
-        _backed_up_here(data, target, copy)
-        if data is not None
-        else asked(url, "backup", target=str(target.absolute()), copy=copy)
-    )
+    if data is not None:
+        done = _backed_up_here(data, archive, target, copy)
+    elif archive is not None:
+        raise InvalidArgument(OF_A_FOLDER)
+    else:
+        done = asked(url, "backup", target=str(target.absolute()), copy=copy)
     if json:
         write_json({"backup": str(target), **done})
         return
@@ -52,7 +62,7 @@ def backup(
         )
 
 
-def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
+def _backed_up_here(data: str, archive: str | None, target: Path, copy: bool) -> dict[str, Any]:
     from penstock.cli.logfiles import archive_at
     from penstock.history import open_folder
     from penstock.history.view import stand_alone
@@ -67,9 +77,8 @@ def _backed_up_here(data: str, target: Path, copy: bool) -> dict[str, Any]:
     try:
         with closing(stand_alone(disk)) as view, bar("bytes") as show:
             request = Request(disk, view, _never, show)
-            place = archive_at(data)
-            archive = "" if place is None else str(place.absolute())
-            return run(request, str(target.absolute()), copy, "", show, archive)
+            place = archive_at(data, archive)
+            return run(request, str(target.absolute()), copy, "", show, "" if place is None else str(place.absolute()))
     finally:
         disk.unlock()
 
@@ -109,12 +118,6 @@ def restore(
         f"{format_size(cast('int', done['bytes']))}; "
         f"its bookmarks begin with {done['origin']}|, those of the original with {done['old_origin']}|"
     )
-
-
-ArchiveFolder = Annotated[
-    str | None,
-    typer.Option("--archive", help="With --data: the folder of its archive.  By default `archive` in it."),
-]
 
 
 def archived(data: str, named: str | None = None) -> dict[str, Any] | None:
@@ -186,7 +189,7 @@ def archive(
     if data is not None:
         done = _archived_here(data, folder, compression, topics, dry_run)
     elif folder is not None:
-        raise InvalidArgument("--archive goes with --data; a server goes by its settings")
+        raise InvalidArgument(OF_A_FOLDER)
     else:
         done = _archived_by_server(url, dry_run)
     if json:
@@ -290,7 +293,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
 
     if data is None:
         if folder is not None:
-            raise InvalidArgument("--archive goes with --data; a server goes by its settings")
+            raise InvalidArgument(OF_A_FOLDER)
         with connect(url, timeout=None) as client:
             told = client.action("log_archive_prune", with_vhost=False, age=micros / 1e6, dry_run=dry_run)
             return cast("dict[str, Any] | None", told["pruned"])

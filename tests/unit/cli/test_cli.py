@@ -631,6 +631,30 @@ def test_compact_says_when_there_is_nothing_to_do(run: Run, data: Path) -> None:
     assert run("log", "show", "--data", str(data), "--to", "-5")[0] == 2
 
 
+def test_a_backup_of_a_folder_takes_the_archive_that_is_named(
+    run: Run, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As members of a cluster have one, and whoever has it on another disk: it was left out of such a backup."""
+    place = tmp_path_factory.mktemp("elsewhere")
+    archive, with_it, without = (str(place / name) for name in ("archive", "with", "without"))
+    log = Log.open(OsDisk(data), StillClock(), LogSettings(segment=1 << 16))
+    for lsn in (10, 11, 12):  # more than a segment
+        log.append(
+            [Publishes(Topic("/", "", "orders"), b"\0\0", [bytes(1 << 16)], first=lsn, time=StillClock().wall())]
+        )
+        log.flush()
+    log.close()
+    assert run("log", "archive", "--data", str(data), "--archive", archive)[0] == 0
+    (data / "archive.json").write_text("{}")
+    left_out = "archive in another folder"
+    for target, named in ((without, ()), (with_it, ("--archive", archive))):
+        status, _, err = run("backup", target, "--data", str(data), *named)
+        assert (status, left_out in err) == (0, not named), err
+        assert Path(target, "archive/manifest.json").exists() == bool(named)
+    status, _, err = run("backup", str(place / "running"), "--archive", archive)
+    assert (status, "--archive goes with --data" in err) == (2, True)
+
+
 def test_restore_names_the_folder_that_is_no_backup(run: Run, data: Path, tmp_path: Path) -> None:
     status, _, err = run("restore", str(data), str(tmp_path / "new"))
     assert status == 2
