@@ -336,6 +336,33 @@ def test_what_is_known_of_messages_goes_with_them_also_where_each_site_works_its
     assert (b.q().delayed, b.q().foreign_count) == (0, 0)
 
 
+def test_all_that_waits_is_looked_through_the_more_seldom_the_more_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what may be forgotten: 10 million in a queue take a turn of 0.3 s."""
+    monkeypatch.setattr(forgetting, "HELD_FEW", 0)
+    monkeypatch.setattr(owning, "CLAIMS_FEW", 0)
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    b.publish("q", *(b"x" for _ in range(640)))
+    looks, living = list[object](), owning._living
+
+    def counted(*args: object) -> object:
+        looks.append(args)
+        return living(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(owning, "_living", counted)
+    for count, seen in ((20, False), (40, True)):
+        for _ in range(count):
+            for site in (a, b):
+                site.publish("q", b"x")
+            a.send(b)
+            b.advance(2)
+            b.core.asks(b.now)
+        assert bool(looks) == seen
+
+
 def test_what_a_site_says_of_its_queue_has_nobody_look_at_each_message_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a start what that one had before its queue was there is unsure: nothing, where it was there before them."""
     a, b = Linked("a"), Linked("b")

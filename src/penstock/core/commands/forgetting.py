@@ -23,8 +23,8 @@ MOMENTS_KEPT = 100
 """How many moments are remembered whose records links have still to tell."""
 
 HELD_FEW = 4_096
-"""Stretches of other sites' messages that stand here; of twice as many as were left, and so many more, it is looked
-which lie between messages that stay."""
+"""Stretches of other sites' messages that stand here; of twice as many as were left, and so many more or a sixteenth of
+all messages, it is looked which lie between messages that stay."""
 
 STAYING_MOST = 500
 """Spans of messages between which they are forgotten."""
@@ -73,7 +73,8 @@ class ForgettingCommands(LinkCommands):
         may = [one for one in self.queues() if one.may_have_others or self._carried_anywhere(one)]
         below = min([self._out.next_lsn, *(queue.floor() for queue in may)])
         held = sum(numbers.held for numbers in self.carried.values())
-        if held <= 2 * self._held_then + HELD_FEW:
+        new = held - 2 * self._held_then
+        if new <= HELD_FEW or 16 * new <= sum(queue.total() for queue in may):
             return Moment(last, below)
         self._held_then = held
         beyond, staying = last + 1, list[Span]()

@@ -117,7 +117,7 @@ the queue's messages."""
 def _forget_claims(queue: Contents, foreign: Foreign) -> None:
     """Claims go with their messages: one that stays, for its time has not come, holds none of what came after it."""
     new = len(foreign.claims) - foreign.needed
-    if new > max(CLAIMS_FEW, foreign.needed) and 16 * new > sum(place.count for place in queue.places()):
+    if new > max(CLAIMS_FEW, foreign.needed) and 16 * new > queue.total():
         foreign.claims.forget_but(np.sort(_living(queue, 0, LSN_LIMIT)))
         foreign.needed = len(foreign.claims)
 
