@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,8 +44,11 @@ from penstock.errors import (
     Unavailable,
 )
 from penstock.log.disk import OsDisk
+from penstock.records.kinds import FORMAT
 from penstock.replication.register import TERM_LSNS, ClusterState, Member, Tenure, decode
-from penstock.server.cluster.registers import MANUAL, changed, register_at, rival_of, state_of, told_to_lead
+from penstock.replication.terms import first_base
+from penstock.server.cluster import folder
+from penstock.server.cluster.registers import MANUAL, Register, changed, register_at, rival_of, state_of, told_to_lead
 from penstock.server.cluster.speech import ask
 from penstock.server.cluster.troubles import ADVICE, APART_S
 from penstock.server.sockets.certificates import Files
@@ -54,9 +58,7 @@ if TYPE_CHECKING:
     from penstock.client import Client
     from penstock.config.sections import ClusterSection
     from penstock.config.settings import Settings
-    from penstock.replication.register import ClusterState
     from penstock.server.cluster.folder import Known
-    from penstock.server.cluster.registers import Register
 
 
 def found(settings: Settings, *, lost: bool = False) -> ClusterState:
@@ -67,11 +69,8 @@ def found(settings: Settings, *, lost: bool = False) -> ClusterState:
     """
     from penstock.log.log import Log
     from penstock.log.writer import LogSettings
-    from penstock.records.kinds import FORMAT
-    from penstock.replication.terms import first_base
     from penstock.server.app import make_folder
     from penstock.server.base.clock import SystemClock
-    from penstock.server.cluster import folder
 
     if settings.cluster is None:
         raise SettingsError("the settings have no [cluster]")
@@ -359,8 +358,6 @@ def lost(config: ConfigFile = None, json: Json = False) -> None:
 
     Example: penstock cluster lost penstock.toml
     """
-    from pathlib import Path
-
     from penstock.log.mending import cut_files
 
     data = Path(read_settings(config, {}).server.data)

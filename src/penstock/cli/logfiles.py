@@ -23,7 +23,8 @@ from penstock.cli.messagefiles import new_file, writing
 from penstock.cli.output import Progress, bar, note
 from penstock.errors import DataFolderInUse, InvalidArgument, told_as
 from penstock.history import archive_place, open_folder
-from penstock.history.view import stand_alone
+from penstock.history.view import View, stand_alone
+from penstock.log.archive import archive_disk
 from penstock.log.catalog import Catalog, SegmentInfo
 from penstock.log.disk import OsDisk
 from penstock.log.reader import Reader, Vias
@@ -38,7 +39,6 @@ from penstock.wire.flight.bookmarks import parse_point, parse_span
 
 if TYPE_CHECKING:
     from penstock.core.audit_histories import Report
-    from penstock.history.view import View
     from penstock.log.archive.row_groups import Archive
     from penstock.log.rewrite import Made
     from penstock.log.rewrite_plan import Task
@@ -60,7 +60,6 @@ def archive_at(data: str, named: str | None = None) -> Path | None:
 
 def archive_of(data: str, named: str | None = None) -> Archive | None:
     """The archive of a data folder, if there is one.  InvalidArgument for one that was named and is not there."""
-    from penstock.log.archive import archive_disk
     from penstock.log.archive.row_groups import Archive
 
     place = archive_at(data, named)

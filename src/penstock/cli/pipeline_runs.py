@@ -22,6 +22,7 @@ import typer
 from penstock.cli.output import Json, counted, note, write, write_json
 from penstock.cli.pipeline_status import app, told_ms
 from penstock.cli.serving import read_settings
+from penstock.errors import DataFolderInUse, NotFound, SettingsError, Unavailable, known_name
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
@@ -52,8 +53,6 @@ DRIVER = (sys.executable, "-m", "penstock.spark.pipelines.driver")
 
 def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
     """The settings, their file, and the pipelines that are meant.  SettingsError for names that are not there."""
-    from penstock.errors import SettingsError
-
     files = [one for one in what if os.path.isfile(one) or one.endswith((".toml", ".json", ".xml"))]
     if len(files) > 1:
         raise SettingsError(f"name one settings file, not {' and '.join(files)}")
@@ -65,8 +64,6 @@ def chosen(what: Sequence[str], config: str) -> tuple[Settings, str, list[Any]]:
 
 def _named(settings: Settings, file: str, names: Sequence[str]) -> list[Any]:
     """The pipelines of these names, or all.  NotFound for a name that is not there, SettingsError where none is."""
-    from penstock.errors import NotFound, SettingsError, known_name
-
     known = {one.name: one for one in settings.pipeline}
     for name in names:
         if name not in known:
@@ -83,7 +80,6 @@ def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -
     SettingsError without a Flight door, and where executors would not reach it.
     """
     from penstock.cli.driver_jobs import NO_DOOR, address_here, door_of, url_for
-    from penstock.errors import SettingsError
 
     if url is not None:
         return url
@@ -134,8 +130,6 @@ def check(
 
 def crashed(status: int, errors: bytes) -> Exception:
     """Spark did not even start: the last line that it printed."""
-    from penstock.errors import SettingsError
-
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     last = f": {lines[-1]}" if lines else ""
     return SettingsError(f"Spark ended with status {status}{last}; --spark-log shows all it said")
@@ -165,7 +159,6 @@ def run(
     Example: penstock pipeline run revenue penstock.toml --once
     """
     from penstock.cli.driver_jobs import folder_of, groups, job, sweep
-    from penstock.errors import SettingsError
     from penstock.spark.sessions import find_java
 
     settings, file, pipelines = chosen(what or [], config)
@@ -393,7 +386,6 @@ def reset(
     """
     from penstock.cli.driver_jobs import folder_of
     from penstock.cli.queues import confirmed
-    from penstock.errors import DataFolderInUse
     from penstock.spark.pipelines.folders import locked
     from penstock.spark.pipelines.reset import ask, foreseen, request_of
 
@@ -425,7 +417,6 @@ def reset(
 
 def pipeline_of(settings: Settings, config: str, name: str, where: Where, folder: Path) -> Pipeline:
     """The pipeline, or the view on Spark, of this name.  NotFound when the settings have none."""
-    from penstock.errors import NotFound, known_name
     from penstock.spark.pipelines.definition import Definition
     from penstock.spark.pipelines.folders import Place
     from penstock.spark.pipelines.pipeline import Pipeline
@@ -443,8 +434,6 @@ def pipeline_of(settings: Settings, config: str, name: str, where: Where, folder
 
 def wait_for(request: Path, name: str) -> None:
     """Until the process that runs the pipeline has done it.  Unavailable when it does not."""
-    from penstock.errors import Unavailable
-
     event, deadline = threading.Event(), time.monotonic() + PATIENCE_S
     while request.exists():
         if time.monotonic() > deadline:

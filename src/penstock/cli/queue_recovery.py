@@ -32,6 +32,7 @@ from penstock.cli.queues import Name, app, limits_after
 from penstock.core.queue.order.runs import NEVER
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.records.compute import distinct_numbers
+from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from penstock.cli.republishing import Message
@@ -115,8 +116,6 @@ def _since(found: Found) -> str:
 
 def _nothing_there(evidence: Evidence, found: Found, name: str, lsn: int) -> NotFound | InvalidArgument:
     """Why nothing is recovered of this LSN."""
-    from penstock.records.kinds import Kind
-
     if any(a <= lsn < b for a, b in found.unknown):
         return NotFound(f"what LSN {lsn} took is not known by the log{_since(found)}")
     row = next(evidence.here.batches(lsn, lsn + 1, ["kind", "name"]), None)
@@ -182,7 +181,6 @@ def _there(view: View, lsns: Ints) -> Ints:
     import numpy as np
 
     from penstock.log.record_batches import column
-    from penstock.records.kinds import Kind
 
     lsns = _kept_by(view, lsns)
     parts, at = [lsns[:0]], 0

@@ -17,19 +17,17 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from penstock.cli.output import Json, note, root, write, write_json, write_table
+from penstock.config.foreign import Remark, Verdict, is_foreign, read_bytes, read_foreign
+from penstock.config.foreign.converted import Path_, to_toml
 from penstock.config.mistakes import Problem
+from penstock.config.settings import Settings
 from penstock.errors import ExpressionError, InvalidArgument, SettingsError
-
-if TYPE_CHECKING:
-    from penstock.config.foreign import Remark
-    from penstock.config.foreign.converted import Path_
-    from penstock.config.settings import Settings
-
+from penstock.records.message_types import typed
 
 VALUES = ("priority_expression", "group_key", "fairness_key", "last_value_key")
 EXPRESSIONS = ("filter", "barrier_expression", *VALUES)
@@ -148,7 +146,6 @@ def _in_links(settings: Settings) -> Iterator[Problem]:
     if not settings.link:
         return
     from penstock.expr import compile_filter
-    from penstock.records.message_types import typed
 
     for index, link in enumerate(settings.link):
         for number, topic in enumerate(link.topic):
@@ -232,7 +229,6 @@ def read_settings(
     given = {place: value for place, value in options.items() if value is not None}
     if config is None:
         return load_mapping({}, environ=os.environ, options=given, judge=judge)
-    from penstock.config.foreign import is_foreign, read_bytes, read_foreign
 
     data = read_bytes(Path(config), config)
     if not is_foreign(data):
@@ -366,8 +362,6 @@ def convert(
 
     Example: penstock convert amps.xml --to toml > penstock.toml
     """
-    from penstock.config.foreign import Verdict, is_foreign, read_bytes, read_foreign
-    from penstock.config.foreign.converted import to_toml
     from penstock.config.load import judged, load_converted
 
     data = read_bytes(Path(file), file)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, cast
 
 import typer
 
+from penstock.cli.messagefiles import FORMATS, check_new, new_file, writing
 from penstock.cli.messages import Raw, as_it_is, reader
 from penstock.cli.messages import show as show_message
 from penstock.cli.output import (
@@ -35,6 +36,8 @@ from penstock.cli.output import (
     write_table,
 )
 from penstock.errors import InvalidArgument, NotFound, known_name, told_as
+from penstock.records.compute import decimal_texts
+from penstock.records.message_types import PROTOBUF, SCHEMA_TYPES
 
 if TYPE_CHECKING:
     from penstock.client import Client
@@ -110,7 +113,6 @@ def message_type(
     Example: penstock topic message-type avro orders.avsc
     """
     from penstock.config.queue_values import of_files
-    from penstock.records.message_types import PROTOBUF, SCHEMA_TYPES
 
     if name not in SCHEMA_TYPES:
         raise InvalidArgument(f"{name!r} is not one of {', '.join(SCHEMA_TYPES)}{known_name(name, SCHEMA_TYPES)}")
@@ -253,8 +255,6 @@ def query(
 
     Example: penstock query 'SELECT region, count(*) FROM "to-ship" GROUP BY 1'
     """
-    from penstock.cli.messagefiles import check_new
-
     statement = sys.stdin.read() if sql == "-" else sql
     if output is not None and json:
         raise InvalidArgument("--output and --json are two places for the rows: give one of them")
@@ -313,8 +313,6 @@ def write_file(result: Result, path: Path) -> int:
     """
     import pyarrow as pa
 
-    from penstock.cli.messagefiles import FORMATS, new_file, writing
-
     form = FORMATS.get(path.suffix.lower())
     if form is None:
         raise InvalidArgument(f"{path}: the end of the name says the format, one of {', '.join(FORMATS)}")
@@ -332,7 +330,6 @@ def plain(batch: Any) -> Any:
     """A batch whose structs and lists are JSON text, and whose decimals are text: CSV has nothing else for them."""
     import pyarrow as pa
 
-    from penstock.records.compute import decimal_texts
     from penstock.server.sql.value_types import to_json
 
     for at, name in enumerate(batch.schema.names):

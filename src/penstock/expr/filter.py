@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from penstock.errors import InvalidArgument
-from penstock.expr.batches import Table, View, batch_of, scalars, settled
+from penstock.expr.batches import Batch, Table, View, batch_of, scalars, settled
 from penstock.expr.bodies import body_type
 from penstock.expr.check import Checked, check
 from penstock.expr.compiler import Program, RunParsed, compile_parsed, compile_tree
@@ -30,7 +30,6 @@ from penstock.records.properties import EMPTY
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.expr.batches import Batch, View
     from penstock.expr.columnar import Columnar
     from penstock.expr.row_selection import Selector
 

@@ -15,7 +15,6 @@ from penstock.records.entries import Messages, Topic
 from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
-    from penstock.expr.batches import Table
     from penstock.expr.view_definition import Plan
 
 

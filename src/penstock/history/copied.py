@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -23,15 +23,13 @@ from penstock.errors import LogDamaged, Unavailable
 from penstock.history.view import OPEN_MAX, Listing, View
 from penstock.log import checkpoints
 from penstock.log.catalog import Segment
+from penstock.log.disk import OsDisk
 from penstock.log.frame import FrameReader, NotAFrame, Window
 from penstock.log.name_index import Indexes
 from penstock.log.reader import Vias
 from penstock.log.record_batches import column
 from penstock.log.segment import FOLDER, NotASegment, SegmentHeader, first_lsn, read_header, segment_name
 from penstock.records.kinds import Kind
-
-if TYPE_CHECKING:
-    from penstock.log.disk import OsDisk
 
 TRIES = 10
 """Files may be replaced while they are listed; not so often."""

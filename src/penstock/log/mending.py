@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -33,16 +33,12 @@ from penstock.log.segment import (
     segment_name,
 )
 from penstock.log.segment_walk import walk
-from penstock.ports import Disk
+from penstock.ports import Disk, File
 from penstock.records.dataclass import dataclass
 from penstock.records.kinds import PUBLISHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
-
-    from penstock.ports import File
 
 
 Watch: TypeAlias = Callable[[str, int, int], object]

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.log.frame import NotAFrame, header_of
+from penstock.log.frame import FrameReader, NotAFrame, header_of
+from penstock.ports import File
 from penstock.records.compute import compute
 from penstock.records.compute import one_value as holds_one_value
 from penstock.records.schema import COLUMNS
-
-if TYPE_CHECKING:
-    from penstock.log.frame import FrameReader
-    from penstock.ports import File
-
 
 BATCH_COST = 8 << 10
 """Bytes of memory that a decoded batch takes beside its values: what Arrow and pyarrow make for each column of it."""

@@ -18,7 +18,7 @@ from penstock.expr import compile_filter
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.operations.moving import CALL_MOST, Wanted, move
-from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Body, Operation, Path
+from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Beside, Body, Operation, Path
 from penstock.operations.story import ENDINGS, Event, Story, tell
 from penstock.records.chunks import Chunk, Now
 from penstock.records.dataclass import dataclass
@@ -32,7 +32,6 @@ from penstock.wire.flight.tickets import TEXT_LIMIT
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
-    from penstock.operations.operation import Beside
     from penstock.server.people.access import Who
 
 T = TypeVar("T")

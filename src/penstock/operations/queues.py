@@ -24,12 +24,12 @@ from penstock.config.queue_arguments import (
 from penstock.config.queue_settings import QUEUE_KEYS
 from penstock.config.queue_values import in_line, written
 from penstock.core.commands.queues import pause_told, statistics
-from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed
 from penstock.history.history import History
-from penstock.operations.operation import NAMED, QUEUE_PATH, RABBITMQ, Answer, Operation, Path
+from penstock.operations.operation import NAMED, QUEUE_PATH, RABBITMQ, Answer, Beside, House, Operation, Path
 from penstock.records.dataclass import dataclass
-from penstock.records.queue_settings import ruling_of, time_of
+from penstock.records.queue_settings import QueueSettings, ruling_of, time_of
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
 from penstock.units import LATEST, LONGEST
 from penstock.wire.fields import VHOST, count, flag, name, table
@@ -37,11 +37,8 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
-    from penstock.operations.operation import Beside, House
     from penstock.records.chunks import Now
-    from penstock.records.queue_settings import QueueSettings
     from penstock.server.people.access import Who
 
 

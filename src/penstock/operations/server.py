@@ -12,12 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PreconditionFailed, shown
-from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Operation, Path
+from penstock.operations.operation import NAMED, QUEUE_PATH, Answer, Beside, House, Operation, Path
 from penstock.records.rights import ADMINISTERS, ADMINISTRATOR, LOGIN, MONITORING, MONITORS, REPORTS, WATCHES
 from penstock.wire.fields import VHOST, count, flag, name, table, text, texts
 
 if TYPE_CHECKING:
-    from penstock.operations.operation import Beside, House
     from penstock.replication.register import ClusterState
     from penstock.server.people.access import Who
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.publishing.body_checks import check_mode
 from penstock.core.topology.topology import DEFAULT, PREDECLARED, table_of
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, shown
-from penstock.operations.operation import Answer, Operation
+from penstock.operations.operation import Answer, House, Operation
 from penstock.records import message_types
 from penstock.records.message_types import JSON, MESSAGE_TYPE
 from penstock.records.rights import SEES, TENDS, USES, sees, uses
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.core.state.durable import Binding, ExchangeState
-    from penstock.operations.operation import House
     from penstock.server.people.access import Who
 
 

@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING
 from penstock.config.queue_arguments import PRIORITY_MOST, read_policy
 from penstock.core.topology.topology import table_of
 from penstock.errors import InvalidArgument, NotFound
-from penstock.operations.operation import RABBITMQ, Answer, Body, Operation
+from penstock.operations.operation import RABBITMQ, Answer, Body, House, Operation
 from penstock.operations.people import TAGS_MOST, expect
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, KNOWS_VALUES, LOGIN, MONITORING, RULES, SEES, Right
-from penstock.server.people.accounts import USER_LIMITS, VHOST_LIMITS, Permission
+from penstock.server.people.accounts import USER_LIMITS, VHOST_LIMITS, Accounts, Permission
 from penstock.server.people.entitlements import refused
 from penstock.server.people.tokens import ALL
 from penstock.wire.fields import VHOST, Field, count, flag, name, table, text, texts
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.operations.operation import House
     from penstock.records.chunks import Now
     from penstock.records.queue_settings import Policy
     from penstock.server.people.access import Who
-    from penstock.server.people.accounts import Accounts
 
 
 CLUSTER_NAME = "cluster_name"

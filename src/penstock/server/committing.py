@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.errors import DiskFull, Draining, LogBroken, PreconditionFailed
 from penstock.memory import first_of, merged
-from penstock.records.chunks import as_chunk
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.entries import Rows
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
-    from penstock.records.chunks import Chunk
     from penstock.server.engine import Engine
     from penstock.server.transaction_memory import Charge
 

@@ -29,12 +29,12 @@ from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import LAZY, Kind
 from penstock.server.actions import Acts
 from penstock.server.asking.caching import Fetches, Present, Tending
-from penstock.server.asking.judging import Judges
+from penstock.server.asking.judging import Ask, Judges
 from penstock.server.asking.recovering import Recoveries, Walked
 from penstock.server.asking.scanning import Backfills, Scans
-from penstock.server.base.faults import asker_behind, asker_of
-from penstock.server.base.rounds import Nap
-from penstock.server.base.runtime import Runtime
+from penstock.server.base.faults import Asker, asker_behind, asker_of
+from penstock.server.base.rounds import Nap, Soon
+from penstock.server.base.runtime import Copies, Off, Runtime
 from penstock.server.gates import Gates, Rooms, receiver_of
 from penstock.server.notices import Notices
 from penstock.server.own_messages import EventExchange, Traces
@@ -49,11 +49,7 @@ if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
     from penstock.log.log import Log
     from penstock.ports import Clock
-    from penstock.server.asking.judging import Ask
     from penstock.server.base.clock import Dues
-    from penstock.server.base.faults import Asker
-    from penstock.server.base.rounds import Soon
-    from penstock.server.base.runtime import Copies, Off
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer
 from penstock.errors import NotFound
 from penstock.records.dataclass import dataclass
 from penstock.server.amqp.channel import Channel
@@ -27,7 +27,6 @@ from penstock.wire.flight.bookmarks import format_bookmark
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.core.state.streams import StreamState
     from penstock.server.amqp.connection import Connection

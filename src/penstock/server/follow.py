@@ -27,13 +27,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.server.base.faults import TOLD, asker_behind, asker_of
-
-if TYPE_CHECKING:
-    from penstock.server.base.faults import Asker
+from penstock.server.base.faults import TOLD, Asker, asker_behind, asker_of
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -26,7 +26,7 @@ from penstock.memory.arrived_batches import PIECE_MOST
 from penstock.memory.slab import Piece, piece_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
-from penstock.server.base.faults import asker_of
+from penstock.server.base.faults import Asker, asker_of
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Deliveries, Delivery
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError
     from penstock.memory.shelf import TargetList
     from penstock.records.entries import Topic
-    from penstock.server.base.faults import Asker
     from penstock.server.base.runtime import Runtime
 
 

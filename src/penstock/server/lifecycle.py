@@ -38,7 +38,7 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from penstock.config.sections import DOORS
+from penstock.config.sections import DOORS, Address
 from penstock.errors import SettingsError
 from penstock.server.base.allowed import NO_DOOR, Machine
 from penstock.server.sockets.listening import bind
@@ -47,7 +47,6 @@ from penstock.version import __version__
 from penstock.wire.amqp.frames import Limits
 
 if TYPE_CHECKING:
-    from penstock.config.sections import Address
     from penstock.config.settings import Settings
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.base.progress import Show

@@ -22,25 +22,22 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 
-from penstock.core.queue.dispatching.consumers import UNLIMITED
+from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.queue.queue import queue_of
 from penstock.core.state.durable import Binding
 from penstock.core.state.encoding import as_table, wrap
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Control, Group
+from penstock.records.entries import Control, Entry, Group
 from penstock.records.kinds import Kind
 from penstock.records.rights import ADMINISTRATOR, MONITORING, Level
-from penstock.server.follow import Source
+from penstock.server.follow import Reader, Source
 from penstock.server.people.access import ACTING
 from penstock.server.unheard import Unheard
 from penstock.units import parted_address
 
 if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.records.entries import Entry
     from penstock.server.base.runtime import Runtime
-    from penstock.server.follow import Reader
     from penstock.server.sockets.tls import Peer
 
 

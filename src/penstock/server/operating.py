@@ -23,7 +23,7 @@ import orjson
 from penstock.errors import LogBroken, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.rights import MONITORING
 from penstock.server.asking.burying import Burying
-from penstock.server.people.access import ACTING
+from penstock.server.people.access import ACTING, Who
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.figures import Links
     from penstock.server.flight.handover import Handover
-    from penstock.server.people.access import Who
     from penstock.server.people.accounts import Accounts
     from penstock.server.people.users import Users
     from penstock.server.services import Server

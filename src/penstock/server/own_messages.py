@@ -15,20 +15,18 @@ from penstock.core.state.encoding import as_table
 from penstock.core.topology.topology import EVENTS, TRACE
 from penstock.errors import InvalidArgument
 from penstock.records import properties as header_codec
-from penstock.records.entries import Group, Publishes, Topic
+from penstock.records.entries import Entry, Group, Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.server.gates import receiver_of
-from penstock.server.notices import AMQP, Connected, Happened, clipped, ends
+from penstock.server.notices import AMQP, Connected, Feed, Happened, clipped, ends
 from penstock.wire.amqp.frames import Limits
 from penstock.wire.amqp.pieces import fitting, properties_most
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.memory.slab import Piece
-    from penstock.records.entries import Entry
     from penstock.records.field_tables import FieldValue, Table
     from penstock.server.base.runtime import Runtime
-    from penstock.server.notices import Feed
 
 
 class _Telling:

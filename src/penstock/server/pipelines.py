@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from penstock.errors import InvalidArgument
 from penstock.operations.server import PIPELINES_MOST
+from penstock.ports import Clock
 from penstock.records.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from penstock.ports import Clock
 
 SILENT_US = 10_000_000
 """After so long without a word a driver counts as gone."""

@@ -16,20 +16,17 @@ from importlib import machinery
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from penstock.config.load import by_default, chosen
+from penstock.config.settings import Settings
 from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
 from penstock.server.app import App, Ready
 from penstock.server.base import allocator
+from penstock.server.base.progress import Show
 from penstock.server.base.rounds import Pulse
+from penstock.server.doors.door_process import Spawned
 from penstock.server.saying import speaking
-
-if TYPE_CHECKING:
-    from penstock.config.settings import Settings
-    from penstock.server.base.progress import Show
-    from penstock.server.doors.door_process import Spawned
 
 
 class _Source(machinery.SourceFileLoader):

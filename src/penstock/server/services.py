@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from penstock.errors import PenstockError
 from penstock.server.base.allowed import Pool
 from penstock.server.base.clock import SystemClock
-from penstock.server.base.faults import asker_behind
+from penstock.server.base.faults import Faults, asker_behind
 from penstock.server.base.progress import Progress
 from penstock.server.base.rounds import Pulse
 from penstock.server.counters import Counters
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from penstock.server.alarms import Alarms
     from penstock.server.amqp.door import AmqpDoor
     from penstock.server.amqp.doors import AmqpDoors
-    from penstock.server.base.faults import Faults
     from penstock.server.base.runtime import Off
     from penstock.server.bulk.process import Bulk
     from penstock.server.cluster.leading import Cluster

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound, PenstockError, told_as
+from penstock.records.message_types import needed_of
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
+from penstock.spark.record_batches import values
 from penstock.spark.remote import BATCH_PATIENCE_S, remote
-from penstock.spark.sink import write_options
+from penstock.spark.sink import BatchWriter, StreamWriter, write_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from penstock.spark.reading.batch import SnapshotReader
     from penstock.spark.reading.columns import Layout
     from penstock.spark.reading.stream import RefusedReader, StreamReader
-    from penstock.spark.sink import BatchWriter, StreamWriter
 
 EXAMPLES = 1_000
 """Messages that columns are inferred from."""
@@ -108,16 +109,12 @@ class PenstockSource(DataSource):  # type: ignore[misc]  # pyspark is untyped he
 
     def writer(self, schema: Any, overwrite: bool) -> BatchWriter:
         """A batch write: all its rows become visible at once."""
-        from penstock.spark.sink import BatchWriter
-
         if overwrite:
             raise InvalidArgument('messages are added, never replaced: write with mode("append")')
         return BatchWriter(write_options(self._given, BATCH_PATIENCE_S), schema)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """A stream's write: each batch of a query becomes visible once."""
-        from penstock.spark.sink import StreamWriter
-
         if overwrite:
             raise InvalidArgument(
                 'messages are added, never replaced, as outputMode("complete") would: use outputMode("append"), or a '
@@ -207,10 +204,8 @@ def examined(options: ReadOptions) -> str:
 
     NotFound, with the reason `inference.NO_MESSAGE`, when they say nothing.
     """
-    from penstock.records.message_types import needed_of
     from penstock.spark.reading.bodies import type_of
     from penstock.spark.reading.inference import NO_MESSAGE, infer
-    from penstock.spark.record_batches import values
 
     server = remote(options.where)
     kind = type_of(server, options)

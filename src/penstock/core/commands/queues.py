@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from penstock.core.queue.places import oldest, weighed
 from penstock.core.queue.queue import Queue
 from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.lsns import Ints, flat, spread
+from penstock.core.state.stamps import Stamps
 from penstock.core.topology.declaring import NO_TABLE
 from penstock.core.topology.exchange_types import Told
 from penstock.core.topology.topology import RECENT
@@ -40,10 +41,6 @@ from penstock.errors import AccessRefused, PreconditionFailed
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.declared_types import LEVELS_KEY, LEVELS_WEIGHTS
 from penstock.records.queue_settings import QueueSettings, Ruling, ruling_of
-
-if TYPE_CHECKING:
-    from penstock.core.state.stamps import Stamps
-
 
 READ_AT_ONCE = 1_000
 """Messages whose keys and headers are read together: each is routed by itself."""

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
-from penstock.core.publishing.published import Banned, Published, Refusal, banned_in, joined, part_of
+from penstock.core.publishing.published import Banned, Published, Refusal, Traits, banned_in, joined, part_of
 from penstock.core.publishing.routed import barred
 from penstock.core.queue import refusing
 from penstock.core.queue.queue import Queue
@@ -33,10 +33,6 @@ from penstock.records.chunks import Now
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.records.kinds import Kind
-
-if TYPE_CHECKING:
-    from penstock.core.publishing.published import Traits
-
 
 Store: TypeAlias = "Callable[[Publishes, int, Banned], Published]"
 """Publishes a batch from a row on, but for what queues of these names must not take, by row."""

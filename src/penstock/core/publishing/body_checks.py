@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 from penstock.core.effects import Question
+from penstock.core.publishing.published import Refusal
+from penstock.core.topology.routing import Router
 from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import heavy
 from penstock.expr.json_schema import TOLD_MOST, BodyCheck, compile_check
 from penstock.records.dataclass import dataclass
+from penstock.records.entries import Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
 from penstock.records.sow_settings import JSON_SCHEMA, JSON_SCHEMA_CHECK
-
-if TYPE_CHECKING:
-    from penstock.core.publishing.published import Refusal
-    from penstock.core.topology.routing import Router
-    from penstock.records.entries import Publishes, Topic
 
 Settings: TypeAlias = Callable[[str, str, str], Mapping[str, object] | None]
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Cancelled, Sink
+from penstock.core.queue.contents import Contents
 from penstock.core.queue.dispatching.attendance import altered
 from penstock.core.queue.dispatching.joining import close
 from penstock.core.queue.held import mixed
@@ -33,9 +33,6 @@ from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs
 from penstock.records.kinds import Kind
 from penstock.records.queue_settings import QueueSettings
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
 
 
 def alter(queue: Contents, now: Now, settings: QueueSettings, sink: Sink) -> None:

@@ -10,14 +10,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from penstock.core.queue import refusing
+from penstock.core.queue.contents import Contents
 from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.runs import NEVER, Run, holds
 from penstock.core.queue.owning import foreign_spans, ours_among
-from penstock.core.queue.places import Place, leased
+from penstock.core.queue.places import Part, Place, leased
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
@@ -25,10 +26,6 @@ from penstock.core.queue.staging import NO_KEY
 from penstock.core.queue.whole import TRIM
 from penstock.records.chunks import Now
 from penstock.units import format_duration
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.places import Part
 
 
 class Reason(NamedTuple):

@@ -33,13 +33,13 @@ in the queue of an exchange at which messages wait goes on to the exchange and t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Sink
 from penstock.core.queue import whole
 from penstock.core.queue.administering import pause_due
+from penstock.core.queue.contents import Contents
 from penstock.core.queue.dispatching import attendance, joining
 from penstock.core.queue.dispatching.dispatch import dispatch, room_now, some_fill_nothing, straight
 from penstock.core.queue.due import expire_due, fall_due
@@ -53,16 +53,13 @@ from penstock.core.queue.settling.attempts import spent
 from penstock.core.queue.settling.letters import Letter
 from penstock.core.queue.settling.settle import time_out
 from penstock.core.queue.stages import Newcomers, Plan, Stage, append_rest, plan_of, stages_of
+from penstock.core.queue.staging import Told
 from penstock.core.queue.trimming import BOUNDED
 from penstock.core.queue.whole import ATTEMPTS, DISPATCH
 from penstock.records.causes import DUE, TIME_LIMIT
 from penstock.records.chunks import Chunk, Now, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
-
-if TYPE_CHECKING:
-    from penstock.core.queue.contents import Contents
-    from penstock.core.queue.staging import Told
 
 
 class _Scheduled(Stage):

@@ -18,11 +18,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from penstock.core.queue.order.runs import NEVER, Run
-from penstock.records.queue_settings import MODES, Overflowing
+from penstock.records.queue_settings import MODES, Overflowing, QueueSettings
 
 if TYPE_CHECKING:
     from penstock.core.queue.whole import Whole
-    from penstock.records.queue_settings import QueueSettings
 
 
 UNLIMITED = Overflowing()

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
+from penstock.core.publishing.body_checks import BodyChecks
 from penstock.core.publishing.published import Published, Refusal, TraitsMemo
 from penstock.core.sow.holding import Cut, Sow, parse_number
 from penstock.core.sow.index import NEVER, Ints, Numbers, Put, pack_drop, pack_one, pack_put
@@ -29,9 +29,6 @@ from penstock.records.kinds import Kind
 from penstock.records.message_bodies import listed
 from penstock.records.properties import EMPTY
 from penstock.records.schema import GROUP_BYTES_MAX
-
-if TYPE_CHECKING:
-    from penstock.core.publishing.body_checks import BodyChecks
 
 EXPIRED_AT_ONCE = 8192
 """Records that expire in one step; then others have their turn."""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from penstock.core.publishing.body_checks import BodyChecks
 from penstock.core.publishing.published import DELTA, Refusal, Traits, TraitsMemo
 from penstock.core.sow.holding import KeyRule, Sow, Sows
 from penstock.core.sow.select import merge
@@ -21,9 +22,6 @@ from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic, measured
 from penstock.records.message_bodies import lengths, listed
 from penstock.records.message_types import MessageType
-
-if TYPE_CHECKING:
-    from penstock.core.publishing.body_checks import BodyChecks
 
 KEPT_BYTES = 64 << 20
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
+from penstock.core.effects import Reply
 from penstock.core.queue.queue import Queue
+from penstock.core.state.durable import ExchangeState
 from penstock.core.topology.exchange_types import Index, index_of
 from penstock.core.topology.searching import End, Headers
 from penstock.core.topology.topology import DEFAULT, Topology
@@ -21,11 +23,6 @@ from penstock.errors import NotFound, Sees, slips
 from penstock.expr import Filter, FilterSet, TopicPattern, compile_filter
 from penstock.records.dataclass import dataclass
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType
-
-if TYPE_CHECKING:
-    from penstock.core.effects import Reply
-    from penstock.core.state.durable import ExchangeState
-
 
 REPLY_TO = "amq.rabbitmq.reply-to"
 """What a client names that wants replies without a queue, as a queue to consume from and as `reply_to`."""

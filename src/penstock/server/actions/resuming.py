@@ -24,7 +24,7 @@ from penstock.records.chunks import as_chunk, lsns_in, unpack_pairs
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.kinds import Kind
-from penstock.server.actions.triggers import Chosen, Event, plain, removal_rules
+from penstock.server.actions.triggers import Chosen, Event, Ledger, RemovalWatch, plain, removal_rules
 from penstock.server.asking.judging import breathe
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from penstock.core.action_rules import Rule
     from penstock.log.log import Log
-    from penstock.server.actions.triggers import Ledger, RemovalWatch
     from penstock.server.base.runtime import Off, Runtime
 
 STEP_ROWS = 100_000

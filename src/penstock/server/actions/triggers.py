@@ -10,7 +10,7 @@ schedules, are not followed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -25,7 +25,6 @@ from penstock.records.event_actions import SAID, PublishStep
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import tzinfo
 
     from penstock.core.broker import Core

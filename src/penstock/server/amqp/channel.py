@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from penstock.core.effects import Verb
 from penstock.errors import LogBroken, NotFound, PenstockError, PreconditionFailed, ProtocolError
 from penstock.records.chunks import Chunk, Now, as_chunk
-from penstock.records.entries import fence_of
+from penstock.records.entries import Topic, fence_of
 from penstock.records.one_or_each import value_at
 from penstock.server.amqp.consumer_arguments import Values, informed
-from penstock.server.amqp.session import unsendable
+from penstock.server.amqp.session import Session, unsendable
 from penstock.server.amqp.tags import Tags
-from penstock.server.amqp.transaction import Answers
-from penstock.server.counters import MessageCounts
+from penstock.server.amqp.transaction import Answer, Answers, Open
+from penstock.server.counters import Look, MessageCounts
 from penstock.server.gates import Receiver
 from penstock.wire.amqp import methods
 from penstock.wire.amqp.deliver import Contents, DeliveryEncoder, encode_each, get_ok
@@ -36,11 +36,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.memory.slab import Piece
-    from penstock.records.entries import Topic
-    from penstock.server.amqp.session import Session
-    from penstock.server.amqp.transaction import Answer, Open
     from penstock.server.base.faults import Asker
-    from penstock.server.counters import Look
 
 
 class Reader(Protocol):

@@ -8,27 +8,22 @@ while it takes time, nothing more of the connection is acted on.  A channel that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from penstock.config.queue_arguments import given_arguments, name_prefix, queue_settings, typed
 from penstock.core.commands.transactions import Transacted, Transaction
 from penstock.core.effects import Verb
 from penstock.core.topology.routing import REPLY_TO
-from penstock.errors import NotFound, PenstockError, PreconditionFailed, ProtocolError
+from penstock.errors import MemoryShort, NotFound, PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp import consuming
 from penstock.server.amqp.channel import Channel
 from penstock.server.amqp.entitled import may_bind, may_configure, may_declare, may_find, may_purge
 from penstock.server.amqp.queueless import declared
-from penstock.server.amqp.session import generated_name
+from penstock.server.amqp.session import Session, generated_name
 from penstock.server.amqp.transaction import Open
 from penstock.server.committing import Committing
 from penstock.server.people.entitlements import exchange_needs
 from penstock.wire.amqp import methods as m
-
-if TYPE_CHECKING:
-    from penstock.errors import MemoryShort
-    from penstock.server.amqp.session import Session
-
 
 NOT_TRANSACTIONAL = "channel is not transactional"
 

@@ -33,11 +33,11 @@ from penstock.server.amqp import commands, incoming
 from penstock.server.amqp.channel import Channel, go_on
 from penstock.server.amqp.intake import Intake
 from penstock.server.amqp.leaving import Leaving, end_exclusive, give_back
-from penstock.server.amqp.publishers import FEW
+from penstock.server.amqp.publishers import FEW, Publishers
 from penstock.server.amqp.session import House, Session
 from penstock.server.amqp.tags import Settled, UnknownTag, singly
 from penstock.server.base.faults import TOLD
-from penstock.server.people.access import hinted
+from penstock.server.people.access import Who, hinted
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.frames import CONNECTION_FORCED, NOT_ALLOWED
 
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from penstock.server.amqp.clients_log import ClientsLog
     from penstock.server.amqp.links import Came
     from penstock.server.amqp.port import Client, Sending
-    from penstock.server.amqp.publishers import Publishers
-    from penstock.server.people.access import Who
     from penstock.server.people.entitlements import Rights
 
 

@@ -17,32 +17,26 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from penstock.core.commands.subscription import STAYS, Narrow, Subscription
-from penstock.core.queue.dispatching.consumers import UNLIMITED, Credit
-from penstock.core.queue.queue import queue_of
+from penstock.core.queue.dispatching.consumers import UNLIMITED, Consumer, Credit
+from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, ProtocolError, ResourceLocked
 from penstock.expr import Context, Filter, TopicPattern, compile_filter
+from penstock.records.declared_types import Operation
 from penstock.records.field_tables import Timestamp
-from penstock.server.amqp.channel import own
+from penstock.server.amqp.channel import Channel, own
 from penstock.server.amqp.consumer_arguments import BOOKMARK, OFFSET, count_of, filter_of, flag, told_of, values_of
 from penstock.server.amqp.entitled import consuming
 from penstock.server.amqp.queueless import cancel_replies, consume_from_bookmark, consume_replies
-from penstock.server.amqp.session import generated_name, refuse_reuse
+from penstock.server.amqp.session import Session, generated_name, refuse_reuse
+from penstock.server.amqp.transaction import Answer
 from penstock.server.people.entitlements import narrowed
 from penstock.units import parse_age
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.conversation import QOS_OF_RUNNING
-
-if TYPE_CHECKING:
-    from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.queue import Queue
-    from penstock.records.declared_types import Operation
-    from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.session import Session
-    from penstock.server.amqp.transaction import Answer
 
 
 def qos(session: Session, channel: Channel, method: m.BasicQos) -> None:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from penstock.memory import Held
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.clients_log import ClientsLog
-from penstock.server.amqp.connection import Connection
+from penstock.server.amqp.connection import Connection, Reception
 from penstock.server.amqp.links import SHORT_US, AmqpLink, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.base.faults import Told
-from penstock.server.sockets.listening import bind
+from penstock.server.sockets.listening import Entry, Listener, bind
 from penstock.units import parted_address
 from penstock.version import __version__
 from penstock.wire.amqp import events, methods
@@ -33,14 +33,12 @@ from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
     from penstock.records.password_hashes import Slow
-    from penstock.server.amqp.connection import Reception
     from penstock.server.amqp.port import Apart
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
     from penstock.server.people.entitlements import Rights
     from penstock.server.people.logins import Derive, Logins, Verdict
     from penstock.server.people.users import Users
-    from penstock.server.sockets.listening import Entry, Listener
     from penstock.server.sockets.tls import Keeper, Peer
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.records.field_tables import NO_FIELDS, decode_table
+from penstock.records.field_tables import NO_FIELDS, FieldValue, decode_table
 from penstock.server.amqp import way
 from penstock.server.amqp.incoming import GONE
 from penstock.server.amqp.links import SEND_MOST
@@ -20,7 +20,6 @@ from penstock.server.doors.line import Broken
 
 if TYPE_CHECKING:
     from penstock.records.entries import Topic
-    from penstock.records.field_tables import FieldValue
     from penstock.records.password_hashes import Slow
     from penstock.records.remembered import Remembered
     from penstock.server.amqp.connection import Connection

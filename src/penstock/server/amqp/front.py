@@ -24,28 +24,24 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from penstock.errors import ProtocolError
 from penstock.server.amqp import way
 from penstock.server.amqp.hosted import CORE, GATHERS, Gathered, Hosted
-from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, WayLink
+from penstock.server.amqp.links import SEND_FREE, SEND_MOST, AmqpLink, Came, WayLink
 from penstock.server.amqp.way import Down, Frame, Up
-from penstock.server.base.rounds import Pulse, Turns
+from penstock.server.base.rounds import Pulse, Soon, Turns
 from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Broken, handed
+from penstock.server.sockets.listening import Entry, Listener
 from penstock.wire.amqp.conversation import Phase, silence
 from penstock.wire.amqp.frames import Limits, decode_method
 from penstock.wire.amqp.machine import ServerConnection
 from penstock.wire.amqp.pieces import delivery
-
-if TYPE_CHECKING:
-    from penstock.server.amqp.links import Came
-    from penstock.server.base.rounds import Soon
-    from penstock.server.sockets.listening import Entry, Listener
 
 UNSENT = 128 << 20
 """Bytes that may wait for all clients together."""

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, MemoryShort
 from penstock.memory import Held
 from penstock.server.amqp.incoming import HELD
 from penstock.server.gates import Waiter
@@ -27,7 +27,6 @@ from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.frames import reply_text
 
 if TYPE_CHECKING:
-    from penstock.errors import MemoryShort
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
     from penstock.server.engine import Engine

@@ -25,16 +25,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.errors import MemoryShort
+from penstock.errors import MemoryShort, PenstockError
 from penstock.memory import PATIENCE_US, Held
-from penstock.server.base.faults import Told, asker_of
+from penstock.server.base.faults import Asker, Told, asker_of
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
-    from penstock.errors import PenstockError
     from penstock.server.amqp.links import Link
     from penstock.server.amqp.port import Client
-    from penstock.server.base.faults import Asker
     from penstock.server.base.runtime import Runtime
     from penstock.server.engine import Engine
 

@@ -19,7 +19,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed, ProtocolError, 
 from penstock.records.entries import Publishes, Topic
 from penstock.records.properties import REPLY_TO, peeked
 from penstock.server.amqp.entitled import Entitled, Judged
-from penstock.server.amqp.publishers import FEW
+from penstock.server.amqp.publishers import FEW, Publishers
 from penstock.server.amqp.queueless import asking
 from penstock.wire.amqp import events, methods
 from penstock.wire.amqp.deliver import returned
@@ -28,7 +28,6 @@ from penstock.wire.amqp.events import Target
 if TYPE_CHECKING:
     from penstock.core.publishing.published import Published
     from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.publishers import Publishers
     from penstock.server.amqp.session import Session
     from penstock.server.base.faults import Asker
     from penstock.server.people.entitlements import Rights

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from penstock.core.queue.queue import queue_of
+from penstock.core.queue.queue import Queue, queue_of
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.queue import Queue
     from penstock.records.chunks import Now
     from penstock.server.amqp.channel import Channel
     from penstock.server.base.faults import Asker

@@ -19,12 +19,12 @@ from penstock.core.effects import Verb
 from penstock.core.publishing.published import Published
 from penstock.core.queue.queue import queue_of
 from penstock.errors import Refused
-from penstock.records.entries import Publishes
+from penstock.records.entries import Publishes, Topic
 from penstock.records.one_or_each import one_or_each
 from penstock.server.amqp.holding import DiskAlarm, Holding
-from penstock.server.amqp.incoming import Begun
-from penstock.server.base.faults import asker_of
-from penstock.wire.amqp.events import MethodReceived, PublishRun
+from penstock.server.amqp.incoming import Begun, Incoming
+from penstock.server.base.faults import Asker, asker_of
+from penstock.wire.amqp.events import Event, MethodReceived, PublishRun, Target
 from penstock.wire.amqp.methods import BasicNack, BasicReject
 
 if TYPE_CHECKING:
@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 
     from penstock.core.queue.dispatching.consumers import Consumer, Serving
     from penstock.records.chunks import Chunk
-    from penstock.records.entries import Topic
     from penstock.server.amqp.channel import Channel
-    from penstock.server.amqp.incoming import Incoming
-    from penstock.server.base.faults import Asker
     from penstock.server.counters import Counters
     from penstock.server.engine import Engine
-    from penstock.wire.amqp.events import Event, Target
 
 
 FEW = 16

@@ -39,7 +39,7 @@ from penstock.records.properties import with_reply_to
 from penstock.server.amqp.consumer_arguments import BOOKMARK, STAMP, count_of, filter_of, flag, informed, text_of
 from penstock.server.amqp.links import SEND_MOST
 from penstock.server.follow import ENDLESS
-from penstock.server.replaying.log_source import Asked
+from penstock.server.replaying.log_source import Asked, Follower
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import fields_of, select_of, selection_for
 from penstock.server.views.record_query import sent
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from penstock.core.effects import Reply
     from penstock.server.amqp.channel import Channel
     from penstock.server.amqp.session import Session
-    from penstock.server.replaying.log_source import Follower
 
 
 SECRET_BYTES = 24

@@ -17,24 +17,21 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.effects import Verb
-from penstock.core.queue.queue import queue_of
+from penstock.core.queue.queue import Queue, queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.server.amqp.incoming import GONE, Incoming
-from penstock.server.amqp.links import SEND_FREE, SEND_MOST
+from penstock.server.amqp.links import SEND_FREE, SEND_MOST, Came, Link
 from penstock.server.amqp.tags import Owner, Settled, singly
-from penstock.server.base.faults import asker_behind
+from penstock.server.base.faults import Asker, asker_behind
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.core.queue.queue import Queue
     from penstock.core.queue.settling.several import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
-    from penstock.server.amqp.links import Came, Link
     from penstock.server.amqp.port import Client, Sending
-    from penstock.server.base.faults import Asker
     from penstock.server.base.runtime import Runtime
     from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine

@@ -17,23 +17,20 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.core.commands.transactions import Ending
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import queue_of
-from penstock.errors import PreconditionFailed
-from penstock.records.chunks import as_chunk
+from penstock.errors import MemoryShort, PreconditionFailed
+from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.compute import distinct_numbers, lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
 from penstock.records.one_or_each import each, one_or_each
 from penstock.records.schema import TRANSACTION_BYTES_MAX
 from penstock.server.amqp.tags import SMALL, Tags, singly
-from penstock.server.base.faults import asker_of
+from penstock.server.base.faults import Asker, asker_of
 from penstock.server.transaction_memory import Charge
 from penstock.wire.amqp import events
 
 if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
-    from penstock.errors import MemoryShort
-    from penstock.records.chunks import Chunk
-    from penstock.server.base.faults import Asker
     from penstock.server.engine import Engine
     from penstock.wire.amqp.methods import Method
 

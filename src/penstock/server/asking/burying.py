@@ -15,11 +15,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from penstock.core.effects import Dying
+from penstock.core.effects import Dying, Effect
 from penstock.core.queue.stopped import why_stopped
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Effect
     from penstock.core.queue.queue import Queue
     from penstock.errors import PenstockError
     from penstock.server.base.faults import Asker

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
-from penstock.core.effects import Judge, Judged
+from penstock.core.effects import Judge, Judged, Made, Question
 from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
 from penstock.core.queue.staging import key_text
@@ -31,7 +31,6 @@ from penstock.records.message_bodies import listed
 from penstock.server.base.faults import asker_behind
 
 if TYPE_CHECKING:
-    from penstock.core.effects import Made, Question
     from penstock.expr import Filter
     from penstock.ports import Disk
     from penstock.records.message_types import MessageType
@@ -260,7 +259,6 @@ class Judges:
 
     def start(self, effect: Judge) -> None:
         """Judge what the core has asked about; it is told."""
-
         self.ask_about(effect.asked, partial(self._runtime.answer, Judged(effect.token)))
 
     def ask_about(self, asked: Sequence[tuple[Publishes, Sequence[Question]]], then: Callable[[], None]) -> None:

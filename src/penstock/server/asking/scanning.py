@@ -29,17 +29,16 @@ import pyarrow as pa
 from penstock.core.effects import Key, Keyed, Rate, Rated, Scan, Scanned
 from penstock.core.queue.order.ranks import LOWEST, Levels, Ranking
 from penstock.core.queue.staging import Told
-from penstock.expr import FilterSet, Matcher, Value
+from penstock.expr import FilterSet, Matcher, Value, compile_filter
 from penstock.expr.context import LOOP_BODY
 from penstock.log.record_batches import Joining
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Rows
-from penstock.server.asking.judging import Ask, breathe, look, made_of, spent
+from penstock.server.asking.judging import Ask, Judges, breathe, look, made_of, spent
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
-    from penstock.server.asking.judging import Judges
     from penstock.server.base.runtime import Off, Runtime
 
 
@@ -142,7 +141,6 @@ class Scans:
 def warm_up() -> None:
     """Load what the first filter needs, 150 ms of work, before it comes.  Any thread."""
     import_module("pyarrow.compute")  # a start does without (`records.compute`); the loop should not be its first user
-    from penstock.expr import compile_filter
     from penstock.expr.scan import Scan as Scanner
 
     Scanner([compile_filter("/x = 'y'")], lambda vias, names: [], spent)

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.server.base.faults import Chore
+from penstock.server.base.faults import Chore, Faults
 
 if TYPE_CHECKING:
     from penstock.ports import Clock
-    from penstock.server.base.faults import Faults
 
 
 class SystemClock:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,12 +29,9 @@ from penstock.log.catalog import Segment
 from penstock.log.reader import decode
 from penstock.log.room import out_of_space
 from penstock.log.segment import FOLDER, first_lsn
+from penstock.ports import Disk
 from penstock.records.compute import gathered
 from penstock.server.bulk.requests import Request
-
-if TYPE_CHECKING:
-    from penstock.ports import Disk
-
 
 FOLD_ROWS = 400_000
 Progress = Callable[[int, int], object]

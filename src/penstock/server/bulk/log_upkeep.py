@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.log.rewrite import made_of, plain_order
-from penstock.server.bulk.process import on_log
+from penstock.log.rewrite import Made, Order, made_of, plain_order
+from penstock.server.bulk.process import Bulk, on_log
 
 if TYPE_CHECKING:
-    from penstock.log.rewrite import Made, Order
-    from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sink_stages import Stages

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.history.history import Batches, History, Limits, Measured, Past
 from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
-from penstock.server.bulk.process import on_log
+from penstock.server.bulk.process import Bulk, on_log
 from penstock.server.flight.queue_rows import Part, pack
 from penstock.server.flight.record_rows import Held
 from penstock.server.views.record_query import Counts
@@ -25,7 +25,6 @@ from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, 
 if TYPE_CHECKING:
     from penstock.log.catalog import SegmentInfo
     from penstock.log.log import Log
-    from penstock.server.bulk.process import Bulk
     from penstock.server.upkeep.archive import Archiving
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from importlib import import_module
 from struct import Struct
@@ -37,8 +37,6 @@ from penstock.records.dataclass import dataclass
 from penstock.server.doors.line import Kind, head_of, with_head
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from penstock.history.view import View

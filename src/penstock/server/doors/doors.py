@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Unavailable
 from penstock.server.base.allowed import no_door
-from penstock.server.doors.door_process import DoorProcess, StrangerCounts
+from penstock.server.doors.door_process import DoorProcess, Spawned, StrangerCounts
 from penstock.server.sockets.listening import bind
 
 if TYPE_CHECKING:
-    from penstock.server.doors.door_process import Spawned
     from penstock.server.sockets.strangers import Terms
     from penstock.server.sockets.tls import Identity
 

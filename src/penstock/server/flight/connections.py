@@ -26,17 +26,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from penstock.log.disk import exhausted, lent
 from penstock.records.dataclass import dataclass
 from penstock.server.flight import crowding
+from penstock.server.flight.crowding import Crowding
 from penstock.server.flight.senders import Peer, Senders
 from penstock.units import parted_address
-
-if TYPE_CHECKING:
-    from penstock.server.flight.crowding import Crowding
 
 logger = logging.getLogger("penstock.flight")
 

@@ -16,17 +16,15 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from penstock.core.state.pending import decided_copies
+from penstock.core.state.pending import DecidedState, decided_copies
 from penstock.core.streams.sinks import Committed
 from penstock.errors import DiskFull, Unavailable
 from penstock.records.entries import Publishes
 from penstock.server.flight.decided import Chunk, GroupLimits, check_parts, chunk_publishes, chunks_of
-from penstock.server.flight.handover import Answer
+from penstock.server.flight.handover import Answer, Handover
 
 if TYPE_CHECKING:
-    from penstock.core.state.pending import DecidedState
     from penstock.ports import Disk
-    from penstock.server.flight.handover import Handover
     from penstock.server.flight.sink_stages import Stages
 
 logger = logging.getLogger("penstock.flight")

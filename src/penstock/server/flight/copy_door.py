@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from penstock.errors import NotLeading, Unavailable
 from penstock.history.copied import Copied, Copy
-from penstock.history.history import History
+from penstock.history.history import Batches, History
 from penstock.log.disk import OsDisk
 from penstock.records.rights import LOGIN
-from penstock.server.flight.calls import Calls, Guarded, Intake
+from penstock.server.flight.calls import Caller, Calls, Guarded, Intake
 from penstock.server.flight.gatekeeper import COMMANDS
 from penstock.server.flight.log_actions import partly
 from penstock.wire.fields import Fields, read_json
@@ -33,11 +33,9 @@ from penstock.wire.flight.commands import LogRange, Replay
 from penstock.wire.flight.tickets import parse_get
 
 if TYPE_CHECKING:
-    from penstock.history.history import Batches
     from penstock.history.view import View
     from penstock.server.cluster.leading import Cluster
     from penstock.server.flight.call_streams import Answers, Sent
-    from penstock.server.flight.calls import Caller
     from penstock.server.flight.entrance import Info
     from penstock.server.flight.handover import Piece
     from penstock.server.people.access import Shares

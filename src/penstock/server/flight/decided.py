@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.core.sow.holding import Cut
+from penstock.core.sow.holding import Cut, Sow
 from penstock.core.sow.index import Numbers
 from penstock.core.sow.keyed import number_of_key
 from penstock.core.state.pending import DecidedPart, DecidedState
@@ -38,17 +38,15 @@ from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.server.asking.judging import breathe
 from penstock.server.flight.publish import to_publishes
-from penstock.server.flight.stage_files import check, discard, path_of, rows_of
+from penstock.server.flight.stage_files import StageInfo, check, discard, path_of, rows_of
 from penstock.wire.flight.codec import Upload, read_upload
 from penstock.wire.flight.commands import ORDER
 from penstock.wire.flight.received import STAGED, Bounds, receive
 
 if TYPE_CHECKING:
     from penstock.core.commands.transactions import Drop
-    from penstock.core.sow.holding import Sow
     from penstock.ports import Disk
     from penstock.server.engine import Engine
-    from penstock.server.flight.stage_files import StageInfo
 
 
 logger = logging.getLogger("penstock.flight")

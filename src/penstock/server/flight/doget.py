@@ -37,16 +37,16 @@ from penstock.server.asking.judging import breathe
 from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
-from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece, longer
+from penstock.server.flight.handover import POLL_S, Abandoned, Answer, Handover, Outlet, Piece, longer
 from penstock.server.flight.queue_rows import content, planned, snapshot
 from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.flight.streams import refuse_lost
 from penstock.server.follow import Follow
 from penstock.server.people.access import Charge
-from penstock.server.views.conflated import interval_of
+from penstock.server.views.conflated import ConflatedTopic, interval_of
 from penstock.server.views.record_query import Counts, Event, Wish, selected
 from penstock.server.views.row_source import adhoc_view, chosen, gather, gather_bodies, places, positions
-from penstock.server.views.shown import snapshot_of
+from penstock.server.views.shown import Live, Snapshot, snapshot_of
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column
 from penstock.wire.flight.commands import (
@@ -73,10 +73,7 @@ if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
     from penstock.server.engine import Engine
     from penstock.server.flight.gatekeeper import Gatekeeper
-    from penstock.server.flight.handover import Answer, Handover
     from penstock.server.sql.queries import Queries
-    from penstock.server.views.conflated import ConflatedTopic
-    from penstock.server.views.shown import Live, Snapshot
 
 
 GATHERED_AT_ONCE = 2

@@ -28,7 +28,7 @@ from penstock.server.flight.calls import Caller, Calls, Intake, Slot
 from penstock.server.flight.consume import Exchange
 from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import GroupLimits
-from penstock.server.flight.doget import Reads
+from penstock.server.flight.doget import EventOutlet, Reads
 from penstock.server.flight.entrance import Entrance, Info
 from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.server.flight.handover import Handover, Piece
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from penstock.ports import Disk
     from penstock.server.bulk.process import Bulk
     from penstock.server.engine import Engine
-    from penstock.server.flight.doget import EventOutlet
     from penstock.server.flight.followed import PageOutlet
     from penstock.server.links.links import Links
     from penstock.server.links.receiving import Incoming

@@ -31,9 +31,9 @@ from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.records.one_or_each import joined
 from penstock.records.schema import TIMESTAMP
 from penstock.server.flight.calls import Caller, Slot
-from penstock.server.flight.handover import POLL_S, Abandoned, Outlet, Piece, longer
+from penstock.server.flight.handover import POLL_S, Abandoned, Handover, Outlet, Piece, longer
 from penstock.server.flight.streams import recent
-from penstock.server.replaying.log_source import Asked, Rate, parse_rate
+from penstock.server.replaying.log_source import Asked, Follower, Rate, parse_rate
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, fields_of, select_of, selection_for, sieve_of
 from penstock.server.views.record_query import selected
@@ -44,8 +44,6 @@ from penstock.wire.flight.commands import MESSAGES, REPLAY_DEFAULT, Get, Replay,
 if TYPE_CHECKING:
     from penstock.server.bulk.relay import Relay
     from penstock.server.engine import Engine
-    from penstock.server.flight.handover import Handover
-    from penstock.server.replaying.log_source import Follower
 
 
 PAST_LEAST = 4 << 20

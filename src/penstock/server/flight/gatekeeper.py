@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, assert_ne
 from penstock.core.publishing.published import read_traits
 from penstock.core.queue.queue import Queue
 from penstock.core.sow.holding import Sow as Keyed
-from penstock.core.sow.select import order_of, parse_order
+from penstock.core.sow.select import SelectList, order_of, parse_order
 from penstock.core.streams.stream_table import unknown
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, Refused, Unavailable
 from penstock.expr import Filter, parse, tree
@@ -52,7 +52,6 @@ from penstock.wire.flight.commands import (
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
-    from penstock.core.sow.select import SelectList
     from penstock.core.state.streams import StreamState
     from penstock.core.streams.sinks import Owner
     from penstock.server.flight.calls import Caller

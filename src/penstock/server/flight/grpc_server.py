@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import orjson
 import pyarrow as pa
@@ -26,7 +26,7 @@ from pyarrow import flight
 
 from penstock.errors import InvalidArgument, PenstockError, Unavailable, told_as
 from penstock.server.doors.columns import batch_here
-from penstock.server.doors.line import ABOUT_MOST, BEGUN, Ended, Frame, Kind, with_head
+from penstock.server.doors.line import ABOUT_MOST, BEGUN, Ended, Frame, Kind, Lines, with_head
 from penstock.server.flight.connections import Connections, Strangers, host_and_port
 from penstock.server.flight.crowding import Crowding
 from penstock.server.flight.remote_call import AnyHandshake, Call, Credentials, Failed, Logins, reported, writing
@@ -38,9 +38,6 @@ from penstock.wire.flight.commands import Link, Stage
 from penstock.wire.flight.linking import LINKED
 from penstock.wire.flight.received import PUBLISHED, SETTLED, STAGED, STAGED_IN_ORDER, TRANSACTED, Bounds, Layout
 from penstock.wire.flight.tickets import parse_exchange, parse_put
-
-if TYPE_CHECKING:
-    from penstock.server.doors.line import Lines
 
 logger = logging.getLogger("penstock.flight")
 

@@ -34,7 +34,7 @@ from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.flight.streams import refuse_lost
 from penstock.server.people.users import is_loopback
-from penstock.server.upkeep.retention import HOLD_US
+from penstock.server.upkeep.retention import HOLD_US, Holds
 from penstock.server.views.record_query import Counts, Query, by_lsn, run
 from penstock.units import parted_address
 from penstock.wire.fields import (
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from penstock.server.flight.handover import Handover
     from penstock.server.flight.sink_stages import Stages
     from penstock.server.people.entitlements import Rights
-    from penstock.server.upkeep.retention import Holds
 
 
 def status(engine: Engine) -> str:

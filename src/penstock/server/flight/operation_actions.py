@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed
 from penstock.operations import OPERATIONS
 from penstock.records.rights import ADMINISTERS
 from penstock.server.flight.gatekeeper import Action, Awaiting, Reply, Table
-from penstock.server.flight.handover import Aside
+from penstock.server.flight.handover import Aside, Handover
 from penstock.server.operating import Operating
 from penstock.server.people.access import ACTING
 from penstock.wire.fields import duration, flag
@@ -22,7 +22,6 @@ from penstock.wire.fields import duration, flag
 if TYPE_CHECKING:
     from penstock.operations.operation import Operation
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.handover import Handover
     from penstock.server.services import Server
     from penstock.server.upkeep.archive import Archiving
     from penstock.server.upkeep.keeper import Keeper

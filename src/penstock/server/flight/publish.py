@@ -28,7 +28,7 @@ from penstock.records.one_or_each import bytes_of, rows_at
 from penstock.server.asking.judging import breathe
 from penstock.server.flight.arriving import Arriving
 from penstock.server.flight.calls import Caller
-from penstock.server.flight.handover import Answer
+from penstock.server.flight.handover import Answer, Handover
 from penstock.server.gates import Waiter
 from penstock.wire.fields import Fields, read_json
 from penstock.wire.flight.codec import Upload, read_upload
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.core.publishing.published import Published
     from penstock.server.engine import Engine
     from penstock.server.flight.gatekeeper import Gatekeeper
-    from penstock.server.flight.handover import Handover
 
 WAITING_MOST = 32
 """Uploads that may wait for room in full queues: their threads are those of the calls that make room."""

@@ -17,20 +17,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyarrow import flight
 
 from penstock.errors import AccessRefused, PenstockError, Unavailable
 from penstock.records.tokens import login_of, refused
-from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Told, failure_of, with_head
-from penstock.server.flight.senders import Holder, Living
+from penstock.server.doors.line import AHEAD, Broken, Ended, Frame, Kind, Lines, Told, failure_of, with_head
+from penstock.server.flight.senders import Holder, Living, Peer
 from penstock.wire.flight.failures import encode_error, status_of
-
-if TYPE_CHECKING:
-    from penstock.server.doors.line import Lines
-    from penstock.server.flight.senders import Peer
-
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false

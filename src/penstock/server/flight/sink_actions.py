@@ -19,9 +19,9 @@ from penstock.records.rights import LOGIN, WATCHES
 from penstock.server.flight.calls import Caller
 from penstock.server.flight.decided import Chunk, Dropping, alike, chunk_publishes, chunks_of, staged_publishes, texts
 from penstock.server.flight.gatekeeper import Action, Gatekeeper, Table
-from penstock.server.flight.handover import Answer
-from penstock.server.flight.sink_stages import Found, anybodys, parts_of
-from penstock.server.flight.stage_files import path_of
+from penstock.server.flight.handover import Answer, Handover
+from penstock.server.flight.sink_stages import Found, Stages, anybodys, parts_of
+from penstock.server.flight.stage_files import StageInfo, path_of
 from penstock.server.flight.stream_actions import BATCH, ORIGIN, Reply, StreamActions
 from penstock.wire.fields import NUMBER_MOST, Field, Fields, count, flag, name, table, text
 from penstock.wire.fields import texts as texts_of
@@ -31,9 +31,6 @@ from penstock.wire.flight.commands import DEFAULT_VHOST
 if TYPE_CHECKING:
     from penstock.core.commands.transactions import Drop
     from penstock.server.flight.copier import Copier
-    from penstock.server.flight.handover import Handover
-    from penstock.server.flight.sink_stages import Stages
-    from penstock.server.flight.stage_files import StageInfo
 
 Settlement: TypeAlias = "tuple[str, Callable[[], int], int]"
 """An input of a commit: stream, its epoch as the loop knows it, batch."""

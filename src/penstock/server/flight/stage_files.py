@@ -20,18 +20,16 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from types import UnionType
-from typing import TYPE_CHECKING, get_type_hints
+from typing import get_type_hints
 
 import orjson
 import pyarrow as pa
 
 from penstock.errors import DiskFull, LogDamaged
 from penstock.log.archive.parquet import Sink, Source, file_sum
+from penstock.ports import Disk, File
 from penstock.records.compute import cut
 from penstock.records.dataclass import dataclass
-
-if TYPE_CHECKING:
-    from penstock.ports import Disk, File
 
 FOLDER = "stage"
 PIECE = 2 << 20

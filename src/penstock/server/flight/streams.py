@@ -21,7 +21,7 @@ from penstock.history.history import History, Limits, Measured
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 from penstock.records.remembered import Remembered
-from penstock.server.bulk.relay import bytes_between
+from penstock.server.bulk.relay import Relay, bytes_between
 from penstock.wire.flight.bookmarks import Point, parse_span
 from penstock.wire.flight.commands import Replay
 from penstock.wire.flight.tickets import command as written
@@ -29,7 +29,6 @@ from penstock.wire.flight.tickets import parse_get
 
 if TYPE_CHECKING:
     from penstock.core.state.streams import Asked, StreamState
-    from penstock.server.bulk.relay import Relay
     from penstock.server.engine import Engine
     from penstock.server.flight.calls import Caller
     from penstock.server.flight.gatekeeper import Gatekeeper

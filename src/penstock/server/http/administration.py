@@ -26,7 +26,7 @@ from penstock.operations.vhosts import (
 )
 from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
-from penstock.server.http.routes import Row
+from penstock.server.http.routes import Ask, Deriving, Row
 from penstock.wire.fields import short
 from penstock.wire.http.lenient import Lenient
 from penstock.wire.http.lists import COLUMNS, done, json_response, not_found, only_columns
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.operations.operation import House
-    from penstock.server.http.routes import Ask, Deriving
     from penstock.server.operating import Operating
     from penstock.server.people.access import Who
 

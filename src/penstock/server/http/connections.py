@@ -26,14 +26,13 @@ from penstock.errors import Unavailable
 from penstock.server.base.faults import reports
 from penstock.server.doors.line import Ended
 from penstock.server.http.calls import PARAMETERS_MOST
-from penstock.server.sockets.listening import farewell
+from penstock.server.sockets.listening import Entry, Listener, farewell
 from penstock.server.sockets.tls_transport import parted
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
     from uvicorn.server import ServerState
 
-    from penstock.server.sockets.listening import Entry, Listener
     from penstock.server.sockets.strangers import Stranger
     from penstock.server.sockets.tls import Identity
 

@@ -35,7 +35,7 @@ from penstock.server.http.administration import (
 )
 from penstock.server.http.administration import VHOST_LIMITS as LIMITS
 from penstock.server.http.messages import Commands
-from penstock.server.http.routes import RABBITMQ_VERSION, Row
+from penstock.server.http.routes import RABBITMQ_VERSION, Ask, Row
 from penstock.server.people.access import NOBODY
 from penstock.server.people.accounts import (
     USER_LIMITS,
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.core.queue.queue import Queue
-    from penstock.server.http.routes import Ask
 
 STEP = 64
 """Objects that are looked at before others have their turn."""

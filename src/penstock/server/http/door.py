@@ -48,7 +48,7 @@ from penstock.server.http.totals import VhostDoors
 from penstock.server.operating import Operating, Waits
 from penstock.server.people.access import ACTING, NOBODY
 from penstock.server.people.logins import Derive
-from penstock.server.sockets.listening import bind
+from penstock.server.sockets.listening import Entry, Listener, bind
 from penstock.wire.http.bodies import SLOWEST, Reading, Room
 from penstock.wire.http.events import EventStream
 from penstock.wire.http.lists import LIST_QUERY, BadQuery, json_response, not_found, of_error, refusal
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from penstock.server.http.connections import HttpServer
     from penstock.server.http.doorway import HttpDoors
     from penstock.server.services import Server
-    from penstock.server.sockets.listening import Entry, Listener
     from penstock.server.sockets.tls import Identity, Keeper
 
 

@@ -14,21 +14,19 @@ from penstock.records.rights import LOGIN, MANAGEMENT, MONITORING, Level
 from penstock.server.base.allocator import resident_bytes
 from penstock.server.base.faults import Chore
 from penstock.server.follow import Asking
+from penstock.server.http.routes import Ask
 from penstock.server.http.routes import Row as Path
-from penstock.server.notices import Missed, RingSource
+from penstock.server.notices import Feed, Happened, Missed, RingSource
 from penstock.server.sums import Seen
-from penstock.server.watch import Watch
+from penstock.server.watch import Row, Sight, Watch
 from penstock.wire.http.events import QUERY, TYPE, EventStream, Told, Wanted, read_wanted
 from penstock.wire.http.lists import HEADERS, turn
 
 if TYPE_CHECKING:
     from penstock.server.http.facts import Facts
-    from penstock.server.http.routes import Ask
-    from penstock.server.notices import Feed, Happened
     from penstock.server.people.access import Who
     from penstock.server.people.entitlements import Rights
     from penstock.server.services import Server
-    from penstock.server.watch import Row, Sight
 
 LOOK_S = 1.0
 """How often the server is looked at for what no record tells of, while it serves."""

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -33,14 +33,10 @@ from penstock.server.http.calls import (
     recipe_of,
     wanted_of,
 )
-from penstock.server.http.connections import HttpServer
+from penstock.server.http.connections import HttpLink, HttpServer
 from penstock.server.http.reception import Reception, first_of
-from penstock.wire.http.bodies import Room
-
-if TYPE_CHECKING:
-    from penstock.server.http.connections import HttpLink
-    from penstock.server.sockets.listening import Entry, Listener
-    from penstock.wire.http.bodies import Reading
+from penstock.server.sockets.listening import Entry, Listener
+from penstock.wire.http.bodies import Reading, Room
 
 CALLS_MOST = 768
 """Requests that are with the server at a time; others wait."""

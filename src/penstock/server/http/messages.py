@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.responses import Response, StreamingResponse
 
 from penstock.core.effects import Verb
-from penstock.core.publishing.published import read_traits
+from penstock.core.publishing.published import Published, read_traits
 from penstock.core.queue import refusing
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError
 from penstock.records.causes import death_reason
@@ -26,22 +26,19 @@ from penstock.records.properties import Properties, decode, peeked
 from penstock.records.rights import USES, uses
 from penstock.server.base.faults import TOLD
 from penstock.server.gates import Receiver
-from penstock.server.http.routes import Row, exchange_name
+from penstock.server.http.routes import Ask, Row, exchange_name
 from penstock.server.operating import Operating, Waits, resolve
-from penstock.server.people.entitlements import narrowed
+from penstock.server.people.entitlements import Rights, narrowed
 from penstock.units import format_size
 from penstock.wire.http.bodies import TEXTS
 from penstock.wire.http.lists import HEADERS, json_response
 
 if TYPE_CHECKING:
     from penstock.core.commands.deliveries import Delivery
-    from penstock.core.publishing.published import Published
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.core.queue.queue import Queue
     from penstock.memory.slab import Piece
     from penstock.server.http.facts import Facts
-    from penstock.server.http.routes import Ask
-    from penstock.server.people.entitlements import Rights
     from penstock.server.services import Server
 
 

@@ -15,7 +15,7 @@ from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.rights import uses
 from penstock.server.http.messages import GET_BYTES, Commands, Got, message_item, told
-from penstock.server.http.routes import Row
+from penstock.server.http.routes import Ask, Row
 from penstock.server.people.entitlements import narrowed
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.http.lenient import Lenient
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
     from penstock.expr import Filter
     from penstock.records.entries import Rows
-    from penstock.server.http.routes import Ask
 
 
 @dataclass(frozen=True, slots=True)

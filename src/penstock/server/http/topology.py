@@ -20,7 +20,7 @@ from penstock.errors import InvalidArgument, PreconditionFailed, Refused
 from penstock.operations import queues
 from penstock.operations.topology import BIND, BINDINGS, DECLARE_EXCHANGE, DELETE_EXCHANGE, EXCHANGES, UNBIND
 from penstock.records.rights import LOGIN, SEES, Thing, uses
-from penstock.server.http.routes import DEFAULT_NAME, Ask, Row, exchange_name
+from penstock.server.http.routes import DEFAULT_NAME, Ask, Deriving, Row, exchange_name
 from penstock.units import parted_address, wait_of
 from penstock.wire.fields import short
 from penstock.wire.http.lenient import Lenient
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from penstock.server.http.facts import Facts
-    from penstock.server.http.routes import Deriving
     from penstock.server.operating import Operating
 
 

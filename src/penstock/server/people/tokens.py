@@ -15,20 +15,17 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from penstock.errors import AccessRefused, PreconditionFailed
-from penstock.expr import TopicPattern
+from penstock.expr import Filter, TopicPattern
 from penstock.records.regular_expressions import compile_pattern, to_bytes
 from penstock.records.rights import ADMINISTRATOR, TAGS
-from penstock.server.people.accounts import Token
-from penstock.server.people.entitlements import Need, Rights
+from penstock.server.people.accounts import Accounts, Token
+from penstock.server.people.entitlements import Need, Right, Rights
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.core.sow.select import SelectList
-    from penstock.expr import Filter
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.people.accounts import Accounts
-    from penstock.server.people.entitlements import Right
 
 ALL = ".*"
 ID_LETTERS, ID_SIZE = string.ascii_letters + string.digits, 12

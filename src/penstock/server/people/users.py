@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
 from penstock.errors import AccessRefused, InvalidArgument, SettingsError, shown
-from penstock.expr import TopicPattern
+from penstock.expr import Filter, TopicPattern
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
 from penstock.records.remembered import Remembered
@@ -40,7 +40,7 @@ from penstock.records.rights import DRIVER, TAGS
 from penstock.records.tokens import PREFIX
 from penstock.server.people.access import Who
 from penstock.server.people.accounts import Account, Accounts, Kept, Permission, Token, TopicPermission
-from penstock.server.people.entitlements import Entitlements, Need, Rights, refused
+from penstock.server.people.entitlements import Entitlements, Need, Right, Rights, refused
 from penstock.server.people.tokens import ALL, Scoped, is_of, tags_within
 from penstock.wire.credentials import UnusableFile, read_password
 
@@ -50,9 +50,7 @@ if TYPE_CHECKING:
     from penstock.config.vhost_sections import EntitlementSection, PermissionSection, TopicPermissionSection
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
-    from penstock.expr import Filter
     from penstock.records.queue_settings import QueueSettings
-    from penstock.server.people.entitlements import Right
 
 
 KINDS = ("configure", "write", "read")

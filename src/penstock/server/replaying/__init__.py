@@ -42,8 +42,8 @@ from penstock.history.spans import Stretch, check_missing, reads, resolve
 from penstock.log.writer import last_of
 from penstock.records.entries import Control, Entry, Group, Publishes
 from penstock.records.kinds import Kind
-from penstock.server.replaying.log_source import Asked, Follower, LogSource, parse_rate
-from penstock.server.replaying.page import look
+from penstock.server.replaying.log_source import Asked, Follower, LogSource, Place, Rate, parse_rate
+from penstock.server.replaying.page import Found, Page, look
 from penstock.server.replaying.selection import Selection, Sieve, read_on, refuse_mixed, sieve_of
 from penstock.server.replaying.sources import Feed
 from penstock.server.replaying.walk import Walk
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from penstock.server.asking.judging import Ask
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.follow import Taker
-    from penstock.server.replaying.log_source import Place, Rate
-    from penstock.server.replaying.page import Found, Page
 
 T = TypeVar("T")
 

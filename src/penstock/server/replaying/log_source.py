@@ -14,26 +14,20 @@ import re
 from collections.abc import Callable
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, PenstockError
 from penstock.history.spans import Stretch
+from penstock.memory import Account
 from penstock.records.dataclass import dataclass
-from penstock.server.follow import Follow, Sign, Source
-from penstock.server.replaying.page import PAGE_ROWS, Page
+from penstock.server.follow import Follow, Reader, Sign, Source, Taker
+from penstock.server.people.entitlements import Rights
+from penstock.server.replaying.page import PAGE_ROWS, Found, Page
+from penstock.server.replaying.selection import Selection, Sieve
+from penstock.server.replaying.sources import Feed
+from penstock.server.replaying.walk import Walk
 from penstock.units import SIZE_UNITS
-
-if TYPE_CHECKING:
-    from penstock.errors import PenstockError
-    from penstock.memory import Account
-    from penstock.server.follow import Reader, Taker
-    from penstock.server.people.entitlements import Rights
-    from penstock.server.replaying.page import Found
-    from penstock.server.replaying.selection import Selection, Sieve
-    from penstock.server.replaying.sources import Feed
-    from penstock.server.replaying.walk import Walk
-    from penstock.wire.flight.bookmarks import Recent
-
+from penstock.wire.flight.bookmarks import Recent
 
 SLACK_US = 100_000
 

@@ -22,7 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import LogDamaged, PenstockError
-from penstock.history.history import joined
+from penstock.expr.context import LOOP_BODY
+from penstock.history.history import Past, joined
 from penstock.log.record_batches import cells, chosen, column, lengths, nulls
 from penstock.records import message_bodies as bodies_codec
 from penstock.records.chunks import Chunk, as_chunk
@@ -36,7 +37,6 @@ from penstock.server.base.faults import TOLD, reports
 from penstock.server.replaying.selection import Selection, Sieve
 
 if TYPE_CHECKING:
-    from penstock.history.history import Past
     from penstock.memory import Account
 
 
@@ -238,7 +238,6 @@ def _wanted(
         _add(log, batch, rows)
         hits = sieve.passed(rows.messages, ask, here=False)
         return chosen(batch, np.isin(np.arange(len(rows)), hits))
-    from penstock.expr.context import LOOP_BODY
     from penstock.expr.scan import Scan
 
     scanner = Scan([sieve.filter], log.vias.topics, spent, body_most=LOOP_BODY, breathe=breathe)

@@ -31,7 +31,7 @@ from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, goes_on, typed
 from penstock.records.remembered import Remembered
 from penstock.server.asking.judging import Ask, look
-from penstock.server.people.entitlements import asks_shown, narrowed
+from penstock.server.people.entitlements import Rights, asks_shown, narrowed
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from penstock.core.sow.select import SelectList
     from penstock.core.topology.topology import Topology
     from penstock.log.name_index import Wanted
-    from penstock.server.people.entitlements import Rights
 
 
 KNOWN_MOST = 65_536

@@ -32,7 +32,7 @@ from penstock.log.record_batches import column
 from penstock.records.message_bodies import size_of
 from penstock.server.asking.judging import Ask
 from penstock.server.base.faults import TOLD
-from penstock.server.bulk.process import on_log
+from penstock.server.bulk.process import Bulk, on_log
 from penstock.server.replaying.page import Looks, Page, pages_of
 from penstock.server.replaying.selection import Selection, Sieve, rows_of
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from penstock.memory import Account
     from penstock.records.entries import Publishes
     from penstock.server.base.runtime import Off
-    from penstock.server.bulk.process import Bulk
     from penstock.server.replaying.walk import Walk
     from penstock.server.upkeep.archive import Archiving
 

@@ -32,7 +32,7 @@ from penstock.records.dataclass import dataclass
 from penstock.server.base.allowed import Machine, begin
 from penstock.server.base.faults import reports
 from penstock.server.doors.line import Broken, Ended, Frame, Kind, handed, plain
-from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.handover import Abandoned, Handover
 from penstock.server.people.access import THINGS, Shares
 from penstock.server.sql import FOLDER
 from penstock.server.sql.children import Child, Children
@@ -43,7 +43,6 @@ from penstock.wire.flight.failures import error_from
 if TYPE_CHECKING:
     from penstock.server.engine import Engine
     from penstock.server.flight.calls import Caller
-    from penstock.server.flight.handover import Handover
     from penstock.server.people.entitlements import Rights
     from penstock.wire.flight.commands import Get
 

@@ -27,11 +27,11 @@ from penstock.records import properties as header_codec
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes
 from penstock.server.base.faults import TOLD, asker_behind
-from penstock.server.follow import ENDLESS, Follow
-from penstock.server.views.record_query import Wish
+from penstock.server.follow import ENDLESS, Follow, Source
+from penstock.server.views.record_query import Event, Wish
 from penstock.server.views.row_source import Conflated, RowSource
-from penstock.server.views.setbacks import Setback
-from penstock.server.views.shown import RowChange, Snapshot
+from penstock.server.views.setbacks import Alarms, Setback
+from penstock.server.views.shown import Refuse, RowChange, Shown, Snapshot
 from penstock.units import format_duration, to_micros
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
     from penstock.server.asking.judging import Judges
     from penstock.server.base.runtime import Runtime
-    from penstock.server.follow import Source
-    from penstock.server.views.record_query import Event
-    from penstock.server.views.setbacks import Alarms
-    from penstock.server.views.shown import Refuse, Shown
 
 
 def interval_of(value: str | float | timedelta | None) -> int | None:

@@ -13,19 +13,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.core.sow.holding import KeyRule, Sow
-from penstock.core.sow.index import Snapshot
+from penstock.core.sow.index import Ints, Numbers, Snapshot
 from penstock.core.sow.rows import SOW_KEY
 from penstock.core.sow.select import (
     Fields,
     Ordered,
     SelectList,
     Term,
+    Window,
     changed,
     parse_order,
     read_object,
@@ -43,11 +44,6 @@ from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import MessageType, typed
 from penstock.server.asking.judging import Ask, breathe, look, slices
 from penstock.server.replaying.page import Page
-
-if TYPE_CHECKING:
-    from penstock.core.sow.index import Ints, Numbers
-    from penstock.core.sow.select import Window
-
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 

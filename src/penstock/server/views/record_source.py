@@ -27,8 +27,8 @@ from penstock.records.chunks import as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Rows
 from penstock.records.message_types import goes_on
-from penstock.server.follow import Asking, Mapped, Sign, Source
-from penstock.server.replaying import caught
+from penstock.server.follow import Asking, Mapped, Reader, Sign, Source
+from penstock.server.replaying import Replays, caught
 from penstock.server.replaying.log_source import Asked
 from penstock.server.replaying.page import Page
 from penstock.server.replaying.selection import Selection, selection_of
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.sow.holding import Sow
     from penstock.server.base.runtime import Runtime
-    from penstock.server.follow import Reader
-    from penstock.server.replaying import Replays
 
 
 PORTION = 1000

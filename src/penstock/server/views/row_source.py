@@ -34,8 +34,8 @@ from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.message_types import JSON, MessageType, goes_on, typed
 from penstock.records.properties import EMPTY
-from penstock.server.follow import ENDLESS, Asking, Sign, Source
-from penstock.server.views.record_query import Event, Kind
+from penstock.server.follow import ENDLESS, Asking, Reader, Sign, Source
+from penstock.server.views.record_query import Event, Kind, Wish
 
 if TYPE_CHECKING:
     from penstock.core.broker import Core
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
     from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.base.rounds import Turns
-    from penstock.server.follow import Reader
     from penstock.server.people.access import Charge
-    from penstock.server.views.record_query import Wish
     from penstock.server.views.setbacks import Alarms
     from penstock.server.views.shown import RowChange, Shown, Snapshot
 

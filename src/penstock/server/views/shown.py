@@ -7,17 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from penstock.core.view_groups import Changed, View, body_of
-from penstock.errors import Unavailable
-from penstock.expr.group_rows import key_text
+from penstock.core.view_groups import Changed, Side, View, body_of
+from penstock.errors import PenstockError, Unavailable
+from penstock.expr.group_rows import GroupKey, key_text
 from penstock.records.message_types import JSON, MessageType
 
 if TYPE_CHECKING:
     from penstock.core.view_contributions import Join
     from penstock.core.view_feed import Moved, Noted
-    from penstock.core.view_groups import Side
-    from penstock.errors import PenstockError
-    from penstock.expr.group_rows import GroupKey
     from penstock.expr.view_definition import Definition
     from penstock.server.people.access import Charge
     from penstock.server.views.setbacks import Setback

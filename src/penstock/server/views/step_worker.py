@@ -23,13 +23,12 @@ from penstock.expr.batches import parsed
 from penstock.log.writer import last_of
 from penstock.memory import READ_BYTES
 from penstock.records.chunks import pairs_of
-from penstock.records.entries import Rows
+from penstock.records.entries import Entry, Publishes, Rows
 from penstock.server.asking.judging import breathe
 from penstock.server.views.evaluating import PORTION, elements_of, elements_of_rows, given, noted, portion
 
 if TYPE_CHECKING:
     from penstock.core.effects import Dying
-    from penstock.records.entries import Entry, Publishes
     from penstock.server.base.runtime import Off, Runtime
     from penstock.server.views.shown import Live
 

@@ -19,11 +19,11 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr.view_definition import Definition
 from penstock.server.base.faults import TOLD, Told
 from penstock.server.views.builder import Builder
-from penstock.server.views.conflated import ConflatedTopic, RowFeed
+from penstock.server.views.conflated import ConflatedDefinition, ConflatedTopic, RowFeed
 from penstock.server.views.record_source import RecordSource, unkeyed
 from penstock.server.views.row_source import RowSource, conflated, name_of, topic_of
 from penstock.server.views.setbacks import Alarms, Setback, not_level
-from penstock.server.views.shown import Live
+from penstock.server.views.shown import Live, Refuse
 from penstock.server.views.step_worker import Worker
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
     from penstock.server.follow import Source
     from penstock.server.people.access import Charge
     from penstock.server.replaying import Replays
-    from penstock.server.views.conflated import ConflatedDefinition
     from penstock.server.views.record_query import Event, Wish
-    from penstock.server.views.shown import Refuse
 
 
 Name = tuple[str, str]

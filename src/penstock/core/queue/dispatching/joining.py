@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Unpack
 from penstock.core.effects import Sink
 from penstock.core.queue.dispatching.attendance import muster, note_use
 from penstock.core.queue.dispatching.browsing import browse
-from penstock.core.queue.dispatching.consumers import Consumer
+from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 from penstock.core.queue.dispatching.filtering import Matcher
 from penstock.core.queue.dispatching.granting import grant
 from penstock.core.queue.dispatching.roster import Terms
@@ -29,7 +29,6 @@ from penstock.records.chunks import Now
 
 if TYPE_CHECKING:
     from penstock.core.queue.contents import Contents
-    from penstock.core.queue.dispatching.consumers import Consumer, TargetList
 
 
 def subscribe(queue: Contents, now: Now, sink: Sink, *, starting: bool = False, **terms: Unpack[Terms]) -> Consumer:

@@ -12,24 +12,21 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, TypeAlias
 
-from penstock.core.effects import Verb
-from penstock.core.queue.order.runs import NEVER, PAIR_BYTES, pack_number, pairs_body
+from penstock.core.effects import Sink, Verb
+from penstock.core.queue.order.runs import NEVER, PAIR_BYTES, Run, pack_number, pairs_body
 from penstock.core.queue.settling.attempts import binding_limit
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.settling.settle import by_one, count_acked, settle, taken
 from penstock.core.queue.stages import PLAIN, is_quiet, stages_of
 from penstock.core.state.encoding import dump
-from penstock.records.chunks import as_chunk, ascend
+from penstock.records.chunks import Chunk, Now, as_chunk, ascend
 from penstock.records.kinds import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.effects import Sink
     from penstock.core.queue.contents import Contents
     from penstock.core.queue.dispatching.consumers import Consumer, TargetList
-    from penstock.core.queue.order.runs import Run
-    from penstock.records.chunks import Chunk, Now
 
 _pack, _SETTLE = struct.Struct("<3q").pack, Kind.SETTLE  # looked up once: members of an enum are slow
 
