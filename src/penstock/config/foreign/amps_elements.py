@@ -149,7 +149,9 @@ _NAMED = {
     "Topic": Row("name", name),
     "MessageType": Row("message_type"),
 }
-_FILES = "the log is the only store here"
+_FILES = _not_here("the log is the only store here")
+_INDEXED = _not_here("indexes are made as queries need them")
+_SYNCED = _not_here("a confirm waits for its own sync: see server.sync")
 
 QUEUE: Mapping[str, Row] = {
     **_NAMED,
@@ -189,14 +191,8 @@ TOPIC: Mapping[str, Row] = {
     **_NAMED,
     "Key": Row("key", many=True),
     "Expiration": Row("expiration"),
-    "FileName": _not_here(_FILES),
-    "Durability": _not_here(_FILES),
-    "SlabSize": _not_here(_FILES),
-    "RecordSize": _not_here(_FILES),
-    "InitialSize": _not_here(_FILES),
-    "IncrementSize": _not_here(_FILES),
-    "HashIndex": _not_here("indexes are made as queries need them"),
-    "Index": _not_here("indexes are made as queries need them"),
+    **dict.fromkeys(("FileName", "Durability", "SlabSize", "RecordSize", "InitialSize", "IncrementSize"), _FILES),
+    **dict.fromkeys(("HashIndex", "Index"), _INDEXED),
     "KeyDomain": Row("key_domain", name),
     "RecoveryPoint": _not_here("a topic recovers from the log"),
     "Preprocessing": Row("preprocessing", inner=True),
@@ -215,8 +211,8 @@ VIEW: Mapping[str, Row] = {
     "Filter": Row("filter"),
     "Conflation": Row("conflation", words("none", "inline")),
     "JoinNullEquivalency": Row("join_null_equivalency", yes_or_no),
-    "FileName": _not_here(_FILES),
-    "HashIndex": _not_here("indexes are made as queries need them"),
+    "FileName": _FILES,
+    "HashIndex": _INDEXED,
     "KeyDomain": _not_here("the key of a row is the values of its group"),
 }
 
@@ -225,55 +221,37 @@ CONFLATED_TOPIC: Mapping[str, Row] = {
     "UnderlyingTopic": Row("source", name),
     "Interval": Row("interval", interval),
     "Filter": Row("filter"),
-    "HashIndex": _not_here("indexes are made as queries need them"),
+    "HashIndex": _INDEXED,
     "Enrichment": Row("enrichment", inner=True),
     "TopicFormat": Row("topic_format"),
 }
 
 SOW_KINDS: Mapping[str, str] = {
     **dict.fromkeys(QUEUE_KINDS, "queue"),
-    "Topic": "topic",
-    "TopicDefinition": "topic",
-    "TopicMetaData": "topic",
-    "View": "view",
-    "ViewDefinition": "view",
-    "ConflatedTopic": "conflated_topic",
-    "TopicReplica": "conflated_topic",
-    "ReplicaDefinition": "conflated_topic",
+    **dict.fromkeys(("Topic", "TopicDefinition", "TopicMetaData"), "topic"),
+    **dict.fromkeys(("View", "ViewDefinition"), "view"),
+    **dict.fromkeys(("ConflatedTopic", "TopicReplica", "ReplicaDefinition"), "conflated_topic"),
 }
 """A child of `SOW` -> our section."""
 
-_SLOW = "consumers are held by backlog and credit, and never written to files"
-_SERVED = "served by AMQP, Flight and HTTP: see [listen]"
-_MODULES = "modules of AMPS are not loaded"
+_SLOW = ("MessageDiskLimit", "MessageDiskPath", "ClientMessageAgeLimit", "ClientMaxCapacity", "SlowClientDisconnect")
+_MODULES = ("UserDefinedFunctions", "Modules", "Extensions", "Externals")
 
 NO_MEANING: Mapping[str, str] = {
     "ProcessName": "the process is called penstock",
-    "Description": "for people",
-    "Environment": "for people",
-    "SuggestedMinimumVersion": "a version of AMPS",
-    "RequiredMinimumVersion": "a version of AMPS",
+    **dict.fromkeys(("Description", "Environment"), "for people"),
+    **dict.fromkeys(("SuggestedMinimumVersion", "RequiredMinimumVersion"), "a version of AMPS"),
     "ConfigIncludeCommentDefault": "errors name the included file",
     "ConfigCycleDetectionThreshold": "the limits are 5 MB, 64 files and 8 levels",
     "ConfigValidation": "settings are always validated",
     "RegexTopicSupport": "a topic is a pattern when it holds one of ^ $ * + ? ( ) [ ] { } | \\",
-    "UserDefinedFunctions": _MODULES,
-    "Modules": _MODULES,
-    "Extensions": _MODULES,
-    "Externals": _MODULES,
+    **dict.fromkeys(_MODULES, "modules of AMPS are not loaded"),
     "MessageMemoryLimit": "the budget is server.memory",
-    "MessageDiskLimit": _SLOW,
-    "MessageDiskPath": _SLOW,
-    "ClientMessageAgeLimit": _SLOW,
-    "ClientMaxCapacity": _SLOW,
-    "SlowClientDisconnect": _SLOW,
-    "MiniDumpDirectory": "there are no minidumps",
-    "MiniDumpFileMask": "there are no minidumps",
-    "MiniDump": "there are no minidumps",
+    **dict.fromkeys(_SLOW, "consumers are held by backlog and credit, and never written to files"),
+    **dict.fromkeys(("MiniDumpDirectory", "MiniDumpFileMask", "MiniDump"), "there are no minidumps"),
     "Tuning": "the server tunes itself",
     "SOWStatisticsInterval": "figures are in the metrics, whenever they are asked for",
-    "Transports": _SERVED,
-    "Protocols": _SERVED,
+    **dict.fromkeys(("Transports", "Protocols"), "served by AMQP, Flight and HTTP: see [listen]"),
     "MessageTypes": "the types are there without being declared",
     "Logging": "messages go to standard error",
     "Admin": "figures and health are at listen.http",
@@ -297,9 +275,8 @@ TRANSACTION_LOG: Mapping[str, Row] = {
     "PreallocatedJournalFiles": _not_here("room is made as the log grows"),
     "MinJournalSize": _not_here("segments grow as they are written"),
     "JournalArchiveDirectory": Row("archive"),
-    "FlushInterval": _not_here("a confirm waits for its own sync: see server.sync"),
+    **dict.fromkeys(("FlushInterval", "O_DIRECT"), _SYNCED),
     "BatchSize": _not_here("a commit takes what has gathered"),
-    "O_DIRECT": _not_here("a confirm waits for its own sync: see server.sync"),
     "MessageDiscoveryDirectory": _not_here("the log is its own index"),
     "InactiveClientAckExpiration": Row("publisher_expiration", interval_or_none),
 }

@@ -53,12 +53,11 @@ _NEUTRAL_OF_ADDRESS = {
     "auto-create-expiry-resources": "false",
 }
 
+_PINS = ("group-rebalance", "group-rebalance-pause-dispatch", "group-buckets", "group-first-key")
+
 _REFUSED_OF_QUEUE = {
     "last-value": "neither true nor false",
-    "group-rebalance": "groups are not pinned to a consumer: see `group_key`",
-    "group-rebalance-pause-dispatch": "groups are not pinned to a consumer: see `group_key`",
-    "group-buckets": "groups are not pinned to a consumer: see `group_key`",
-    "group-first-key": "groups are not pinned to a consumer: see `group_key`",
+    **dict.fromkeys(_PINS, "groups are not pinned to a consumer: see `group_key`"),
     "enabled": "a queue takes messages as long as it is there",
 }
 _READ = frozenset({"name", "addresses", "address-settings", "queues", "literal-match-markers"})
