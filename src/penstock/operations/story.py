@@ -101,29 +101,23 @@ class Story:
     whole: bool  # nothing more can come: no queue has it
 
 
+@dataclass(eq=False)
 class Teller:
     """Reads records and gathers what concerns one message."""
 
-    def __init__(
-        self,
-        lsn: int,
-        origin: int,
-        exchanges: Mapping[int, tuple[str, str]],
-        names: Mapping[int, str] | None = None,
-        routes: Callable[[int], Sequence[int]] = lambda route: (),
-    ) -> None:
-        """names: of queues, by id.  routes: the queues of a route that was told before what is read."""
-        self.lsn = lsn
-        self.origin = origin
-        self.events = list[Event]()
-        self.at = set[int]()  # ids of queues that have the message
-        self.past = False  # its group is over
-        self._exchanges = exchanges
-        self._names = dict(names or {})
-        self._routes = dict[int, "tuple[int, ...]"]()
-        self._older_routes = routes
-        self._seen = self._transient = False
-        self._plans = dict[tuple[str, int], int]()  # (stream, batch) that has it planned -> queue
+    lsn: int
+    origin: int
+    _exchanges: Mapping[int, tuple[str, str]]
+    _names: dict[int, str]  # of queues, by id
+    _older_routes: Callable[[int], Sequence[int]]  # the queues of a route that was told before what is read
+    events: list[Event] = field(default_factory=list[Event], init=False)
+    at: set[int] = field(default_factory=set[int], init=False)  # ids of queues that have the message
+    past: bool = field(default=False, init=False)  # its group is over
+    _routes: dict[int, tuple[int, ...]] = field(default_factory=dict[int, "tuple[int, ...]"], init=False)
+    _seen: bool = field(default=False, init=False)
+    _transient: bool = field(default=False, init=False)
+    _plans: dict[tuple[str, int], int] = field(default_factory=dict["tuple[str, int]", int], init=False)
+    """(stream, batch) that has it planned -> queue."""
 
     def vhost_of(self, record: Record) -> str:
         """Where a message was published."""
@@ -350,7 +344,7 @@ def tell(
     anew             a queue may take it that was not there, or not asked, when it was published
     vhost            a message of another one is none
     """
-    teller = Teller(lsn, log.origin, log.vias.known, names, routes)
+    teller = Teller(lsn, log.origin, log.vias.known, dict(names), routes)
     read_to = lsn - 1
     first = next(log.batches(lsn, lsn + 1), None)
     if first is not None:

@@ -30,6 +30,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError
+from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import TOLD, Asker, asker_behind, asker_of
 
 T = TypeVar("T")
@@ -197,18 +198,13 @@ class Follow(Generic[T]):
         return True
 
 
+@dataclass(eq=False)
 class Asking(Generic[T]):
     """A reader that asks whenever it likes, once it was woken: nothing is given to it."""
 
-    def __init__(
-        self,
-        step: Callable[[], None],
-        fail: Callable[[PenstockError], None],
-        is_paused: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.step = step
-        self.fail = fail
-        self._is_paused = is_paused
+    step: Callable[[], None]
+    fail: Callable[[PenstockError], None]
+    _is_paused: Callable[[], bool] = lambda: False
 
     @classmethod
     def within(cls, outer: Reader[Any]) -> Asking[T]:

@@ -287,7 +287,7 @@ class ViewOutputs(Outputs):
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        stager = ViewStager(self.tasks, query, batch, target)
+        stager = ViewStager(self.tasks or self.where, query, batch, target)
         found = frame.mapInArrow(stager, "stage string, keys boolean").collect()
         self._gone = [str(row[0]) for row in found if row[1]]
         return [str(row[0]) for row in found if not row[1]]

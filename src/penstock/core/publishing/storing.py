@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from itertools import chain
 from typing import TypeAlias
 
@@ -30,6 +31,7 @@ from penstock.core.queue.queue import Queue
 from penstock.core.topology.register import DEFAULT_VHOST, Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.records.chunks import Chunk, Now
+from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import HIGH_PRIORITY
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE, NO_VIA
@@ -62,21 +64,19 @@ def _says_all(plan: Plan) -> bool:
     return bool(not (plan.filtered or plan.by_headers) and (plan.queues or plan.keep))
 
 
+@dataclass(eq=False)
 class Storing:
     """Stores batches that nothing refuses any more, by the shortest way that their headers and topics allow."""
 
-    def __init__(
-        self, router: Router, interning: Interning, outbox: Outbox[Effect], rows: RowRouter, arrivals: Arrivals,
-        traits: TraitsMemo, numbered: Numbered,
-    ) -> None:  # fmt: skip
-        self._router = router
-        self._interning = interning
-        self._outbox = outbox
-        self._rows = rows
-        self._arrivals = arrivals
-        self.traits = traits
-        self._numbered = numbered
-        self.raised = set[Queue]()  # took a message of a high priority, and have one level yet
+    _router: Router
+    _interning: Interning
+    _outbox: Outbox[Effect]
+    _rows: RowRouter
+    _arrivals: Arrivals
+    traits: TraitsMemo
+    _numbered: Numbered
+    raised: set[Queue] = field(default_factory=set[Queue], init=False)
+    """Took a message of a high priority, and have one level yet."""
 
     def store(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """Store what somebody wants of a batch and let it arrive; `skip` leading rows are duplicates.

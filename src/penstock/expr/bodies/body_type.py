@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from typing import Any, NewType, Protocol, TypeAlias, cast
 
 import orjson
@@ -26,6 +27,7 @@ import orjson
 from penstock.errors import InvalidArgument
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, root
 from penstock.expr.values import to_bytes
+from penstock.records.dataclass import dataclass
 from penstock.records.message_bodies import DEPTH, deeper
 from penstock.records.message_types import BODY, BODY_AND_HEADERS, behind
 
@@ -70,52 +72,36 @@ class Made:
         return json_text(self.read(body))
 
 
+@dataclass(eq=False, slots=True)
 class BodyType:
     """One message type.  Unchanging; any thread."""
 
-    __slots__ = (
-        "exact", "header", "inline", "is_json", "json", "name", "needs", "read", "searchable", "slowness", "table",
-        "title", "us_a_byte", "write",
-    )  # fmt: skip
+    name: str
+    title: str  # for a sentence, "JSON"
+    parser: Parser
+    write: Writing | None = None
+    inline: tuple[str, ...] = ("record = table(body)",)
+    """Lines of Python that make `record` of `body` in a compiled expression."""
+    is_json: bool = False  # a body is JSON text as it is
+    searchable: bool = False
+    """Names and values stand in a body as an expression spells them: texts can be looked for in it."""
+    slowness: int = 1  # how many times as long as JSON a small body takes to read, about
+    us_a_byte: float = 0.0
+    """Microseconds that a byte takes where values are dense, about; the densest bodies take twice as long.  0: it is
+    never long."""
+    header: str | None = None  # that says which schema a body has; None: its parser needs no header
+    read: Reading = field(init=False)
+    exact: Reading = field(init=False)
+    json: Callable[[Whole], bytes] = field(init=False)
+    needs: frozenset[str] = field(init=False)
+    table: Callable[[Whole], Table] = field(init=False)
 
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        parser: Parser,
-        write: Writing | None = None,
-        *,
-        inline: tuple[str, ...] = ("record = table(body)",),
-        is_json: bool = False,
-        searchable: bool = False,
-        slowness: int = 1,
-        us_a_byte: float = 0.0,
-        header: str | None = None,
-    ) -> None:
-        """
-        title           for a sentence, "JSON"
-        inline          lines of Python that make `record` of `body` in a compiled expression
-        is_json         a body is JSON text as it is
-        searchable      names and values stand in a body as an expression spells them: texts can be looked for in it
-        slowness        how many times as long as JSON a small body takes to read, about
-        us_a_byte       microseconds that a byte takes where values are dense, about; the densest bodies take twice
-                        as long.  0: it is never long
-        header          the header that says which schema a body has; None: its parser needs no header
-        """
-        self.name = name
-        self.title = title
-        self.read: Reading = parser.read
-        self.exact: Reading = parser.exact
-        self.json: Callable[[Whole], bytes] = parser.json
-        self.write: Writing | None = write
-        self.header = header
-        self.needs = BODY if header is None else BODY_AND_HEADERS
-        self.inline = inline if header is None else ("record = table(one_whole(body, header))",)
-        self.is_json = is_json
-        self.searchable = searchable
-        self.slowness = slowness
-        self.us_a_byte = us_a_byte
-        self.table: Callable[[Whole], Table] = _table_of(parser.read)
+    def __post_init__(self) -> None:
+        self.read, self.exact, self.json = self.parser.read, self.parser.exact, self.parser.json
+        self.needs = BODY if self.header is None else BODY_AND_HEADERS
+        if self.header is not None:
+            self.inline = ("record = table(one_whole(body, header))",)
+        self.table = _table_of(self.read)
 
     def whole(self, bodies: Sequence[bytes], properties: Properties) -> Sequence[Whole]:
         """Bodies as parsers take them: as they are, or each behind the id that its header has."""

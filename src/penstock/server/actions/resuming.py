@@ -11,6 +11,7 @@ the group of the messages alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -55,22 +56,17 @@ Found: TypeAlias = "Record | tuple[Topic, list[int]]"
 """Or messages of one topic that were published, by LSN."""
 
 
+@dataclass(eq=False)
 class Resuming:
-    def __init__(
-        self,
-        runtime: Runtime,
-        ledger: Ledger,
-        removals: RemovalWatch,
-        rules_of: Callable[[Topic, bool], Chosen],
-        resumed: Callable[[Sequence[Event]], None],
-    ) -> None:
-        """rules_of: what messages of a topic set off.  resumed: takes what is left to do, in order, each open."""
-        self._runtime, self._ledger, self._removals = runtime, ledger, removals
-        self._rules_of, self._resumed = rules_of, resumed
-        self._events: list[Event] = []
-        self._by_name: dict[str, Rule] = {}
-        self.off: Off | None = None  # runs work off the loop; None: in place
-        self.running = False
+    _runtime: Runtime
+    _ledger: Ledger
+    _removals: RemovalWatch
+    _rules_of: Callable[[Topic, bool], Chosen]  # what messages of a topic set off
+    _resumed: Callable[[Sequence[Event]], None]  # takes what is left to do, in order, each open
+    _events: list[Event] = field(default_factory=list[Event], init=False)
+    _by_name: dict[str, Rule] = field(default_factory=dict[str, "Rule"], init=False)
+    off: Off | None = field(default=None, init=False)  # runs work off the loop; None: in place
+    running: bool = field(default=False, init=False)
 
     def start(self) -> None:
         """Begin, where there is anything to look for.  What is not watched any more is forgotten."""

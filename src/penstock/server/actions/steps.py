@@ -68,26 +68,18 @@ Found = Callable[[Rows, list[bool]], bool]
 """Rows, and which of them match; whether the walk is over."""
 
 
+@dataclass(eq=False)
 class Walk:
     """One walk.  `found` is told of each portion, `done` of the end."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        judges: Judges,
-        chunks: Iterator[Chunk],
-        chosen: Filter | None,
-        found: Found,
-        done: Callable[[], None],
-    ) -> None:
-        self._runtime = runtime
-        self._judges = judges
-        self._chunks = chunks
-        self._filter = chosen
-        self._found = found
-        self._done = done
-        self._portion = Portion()
-        self._left: Chunk = range(0)
+    _runtime: Runtime
+    _judges: Judges
+    _chunks: Iterator[Chunk]
+    _filter: Filter | None
+    _found: Found
+    _done: Callable[[], None]
+    _portion: Portion = field(default_factory=lambda: Portion(), init=False)
+    _left: Chunk = field(default=range(0), init=False)
 
     def start(self) -> None:
         """Begin; it ends in a later turn."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.memory import Held
+from penstock.records.dataclass import dataclass
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.clients_log import ClientsLog
 from penstock.server.amqp.connection import Connection, Reception
@@ -182,43 +184,29 @@ def unlimited(user: str) -> None:
     """For servers without shares of users: everybody may do everything."""
 
 
+@dataclass(eq=False)
 class AmqpDoor:
     """All AMQP sessions of a server."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        logins: Logins,
-        vhosts: Container[str],
-        counters: Counters,
-        limits: Limits | None = None,
-        rights: Callable[[str], Rights | None] = unlimited,
-        admission: Admission | None = None,
-        certificates: bool = False,
-        entry: Entry | None = None,
-    ) -> None:
-        """`rights`: what a user may read and write; None where nothing is limited.  `vhosts` may change.
+    engine: Engine
+    logins: Logins
+    vhosts: Container[str]  # which may change
+    counters: Counters
+    limits: Limits = field(default_factory=Limits)
+    rights: Callable[[str], Rights | None] = unlimited  # what a user may read and write; None: nothing is limited
+    admission: Admission | None = None
+    certificates: bool = False  # whether certificates log in (SASL EXTERNAL); else that is not offered
+    entry: Entry | None = None  # how clients are taken; without it nobody listens
+    _asking: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+    _listeners: list[Listener] = field(default_factory=list[Listener], init=False)
+    sessions: set[Connection] = field(default_factory=set[Connection], init=False)
 
-        certificates: whether certificates log in (SASL EXTERNAL); else that is not offered.
-        entry: how clients are taken; without it nobody listens.
-        """
-        self.admission = admission
-        self._certificates = certificates
-        self._asking = set[asyncio.Task[None]]()
-        self._entry = entry
-        self._listeners: list[Listener] = []
-        self.rights = rights
-        self.engine = engine
-        self.logins = logins
-        self.vhosts = vhosts
-        self.limits = limits or Limits()
-        self.sessions: set[Connection] = set()
-        self.counters = counters
-        self.publishers = Publishers(engine, self.limits.max_message_size)
+    def __post_init__(self) -> None:
+        self.publishers = Publishers(self.engine, self.limits.max_message_size)
         self.holding = self.publishers.holding
-        self.clients_log = ClientsLog(engine.clock.mono)
-        engine.relief.register("sending", lambda: unread(self.sessions))
-        engine.on_broken.append(self._broken)
+        self.clients_log = ClientsLog(self.engine.clock.mono)
+        self.engine.relief.register("sending", lambda: unread(self.sessions))
+        self.engine.on_broken.append(self._broken)
 
     # -- listening
 
@@ -231,9 +219,9 @@ class AmqpDoor:
 
         keeper: of the certificate, where clients come with TLS.
         """
-        assert self._entry is not None
+        assert self.entry is not None
         name, identity = ("amqp", None) if keeper is None else ("amqps", keeper.current)
-        listener = self._entry.listener(name, lambda stranger: AmqpLink(self.greet, stranger), identity)
+        listener = self.entry.listener(name, lambda stranger: AmqpLink(self.greet, stranger), identity)
         self._listeners.append(listener)
         return listener.open(sockets)
 
@@ -259,7 +247,7 @@ class AmqpDoor:
 
     def open_session(self, came: Came) -> Reading:
         """A connection came."""
-        external = self._certificates and came.tls is not None and came.tls.der is not None
+        external = self.certificates and came.tls is not None and came.tls.der is not None
         session = Reading(self, ServerConnection(self.limits, version=__version__, external=external), came)
         self.sessions.add(session)
         self.counters.connections_opened += 1
@@ -296,7 +284,7 @@ class AmqpDoor:
         user = event.user
         if event.mechanism == EXTERNAL:
             user = (session.tls.user() if session.tls is not None else None) or ""
-            verdict: Verdict | None = self.logins.by_certificate(user if self._certificates else "", host)
+            verdict: Verdict | None = self.logins.by_certificate(user if self.certificates else "", host)
         else:
             verdict = self.logins.at_once("amqp", user, event.password, host)
         if verdict is not None:

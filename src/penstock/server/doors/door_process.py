@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import KW_ONLY, field
 from importlib import import_module
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import orjson
 
 from penstock.errors import Unavailable
+from penstock.records.dataclass import dataclass
 from penstock.server.base.allowed import begin
 from penstock.server.base.loading import END_S, begun, ended
 from penstock.server.doors.line import Broken, Ended, Kind, Line, number, plain
@@ -95,54 +97,36 @@ def begin_no_more() -> None:
     _over.set()
 
 
+@dataclass(eq=False)
 class DoorProcess:
     """One door.  Thread-safe."""
 
-    def __init__(
-        self,
-        name: str,
-        module: str,
-        begin: Mapping[str, object],
-        serve: Callable[[Line], None] | None = None,
-        *,
-        hand_over: Callable[[socket.socket], None] | None = None,
-        heard: Callable[[Answer], None],
-        lost: Callable[[], None],
-        memory: list[int],
-        apart: bool,
-        first: Spawned | None = None,
-    ) -> None:
-        """module: has `main` for a process, `run` for a thread.  begin: the first thing that the door is told.
-
-        memory: as of `spawned`.  first: a process that was started before.
-        serve: one line, until it ends, in a thread of its own; it may raise Ended and Broken.  hand_over: takes its
-        socket instead, and closes it.  heard: takes what the door says unasked.
-        lost: the door has ended, and all of its lines.
-        """
-        self.name = name
-        self.starts = 0
-        self.deaths = 0  # that nobody asked for
-        self._module = module
-        self._begin = begin
-        self._serve = serve
-        self._hand_over = hand_over
-        self._heard = heard
-        self._lost = lost
-        self._memory = memory
-        self._apart = apart
-        self._first = first
-        self._process: subprocess.Popen[bytes] | threading.Thread | None = None
-        self._control: Line | None = None
-        self._lines = set[Line]()
-        self._pending = dict[int, SimpleQueue[Answer]]()
-        self._number = 0
-        self._wishes = list[tuple[dict[str, object], Sequence[socket.socket]]]()  # of each new process, again
-        self._sockets: socket.socket | None = None  # where they go back and forth
-        self._closed = threading.Event()
-        self._lock = threading.RLock()
-        self._silent = 0.0  # seconds that the door has said nothing
-        self._looked = 0.0  # when that was last added to
-        self._thread: threading.Thread | None = None
+    name: str
+    module: str  # has `main` for a process, `run` for a thread
+    begin: Mapping[str, object]  # the first thing that the door is told
+    serve: Callable[[Line], None] | None = None  # one line, until it ends, in a thread; it may raise Ended and Broken
+    _: KW_ONLY
+    hand_over: Callable[[socket.socket], None] | None = None  # takes its socket instead, and closes it
+    heard: Callable[[Answer], None]  # takes what the door says unasked
+    lost: Callable[[], None]  # the door has ended, and all of its lines
+    memory: list[int]  # as of `spawned`
+    apart: bool
+    first: Spawned | None = None  # a process that was started before
+    starts: int = field(default=0, init=False)
+    deaths: int = field(default=0, init=False)  # that nobody asked for
+    _process: subprocess.Popen[bytes] | threading.Thread | None = field(default=None, init=False)
+    _control: Line | None = field(default=None, init=False)
+    _lines: set[Line] = field(default_factory=set[Line], init=False)
+    _pending: dict[int, SimpleQueue[Answer]] = field(default_factory=dict[int, "SimpleQueue[Answer]"], init=False)
+    _number: int = field(default=0, init=False)
+    _wishes: list[tuple[dict[str, object], Sequence[socket.socket]]] = field(default_factory=list[Any], init=False)
+    """Of each new process, again."""
+    _sockets: socket.socket | None = field(default=None, init=False)  # where they go back and forth
+    _closed: threading.Event = field(default_factory=threading.Event, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _silent: float = field(default=0.0, init=False)  # seconds that the door has said nothing
+    _looked: float = field(default=0.0, init=False)  # when that was last added to
+    _thread: threading.Thread | None = field(default=None, init=False)
 
     # -- any thread
 
@@ -285,7 +269,7 @@ class DoorProcess:
             self._spoke()
             number = answer.get("number")
             if number is None:
-                self._heard(answer)
+                self.heard(answer)
             elif isinstance(number, int) and (waiting := self._pending.get(number)) is not None:
                 waiting.put(answer)
 
@@ -308,8 +292,8 @@ class DoorProcess:
 
     def _launch(self) -> None:
         """Start one, and ask it for what the last one did."""
-        first, self._first = self._first, None
-        made = first or (spawned(self._module, self._memory) if self._apart else self._beside())
+        first, self.first = self.first, None
+        made = first or (spawned(self.module, self.memory) if self.apart else self._beside())
         self._process, control, sockets = made
         self._control, self._sockets = Line(control), sockets
         self._control.poll_ms = self._control.poll_most_ms = PING_MS
@@ -321,7 +305,7 @@ class DoorProcess:
             sockets.close()
             raise
         try:
-            self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self._begin}))
+            self._control.send(Kind.CONTROL, 0, orjson.dumps({"do": "begin", **self.begin}))
             for wish, bound in self._wishes:
                 self._request(self._control, sockets, wish, bound)
         except Ended:
@@ -331,7 +315,7 @@ class DoorProcess:
         """The door in a thread of this process."""
         control, its_control = socket.socketpair()
         lines, its_lines = socket.socketpair()
-        run = import_module(self._module).run
+        run = import_module(self.module).run
         thread = threading.Thread(target=run, args=(its_control, its_lines), name=f"penstock-{self.name}", daemon=True)
         begin(thread)
         return thread, control, lines
@@ -363,7 +347,7 @@ class DoorProcess:
             line.close()
         for waiting in pending.values():
             waiting.put({"ended": True})
-        self._lost()
+        self.lost()
 
     # -- the threads of its lines
 
@@ -389,8 +373,8 @@ class DoorProcess:
         if made.family != socket.AF_UNIX or made.type != socket.SOCK_STREAM or len(self._lines) >= LINES_MOST:
             made.close()
             return self.cut_off(f"it sends another kind of socket, or more than {LINES_MOST} of them")
-        if self._hand_over is not None:
-            return self._hand_over(made)
+        if self.hand_over is not None:
+            return self.hand_over(made)
         line = Line(made)
         self._lines.add(line)
         try:
@@ -403,8 +387,8 @@ class DoorProcess:
 
     def _serve_line(self, line: Line) -> None:
         try:
-            assert self._serve is not None
-            self._serve(line)
+            assert self.serve is not None
+            self.serve(line)
         except Ended:
             pass
         except Broken as broken:

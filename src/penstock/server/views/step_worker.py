@@ -11,9 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.queue.order.runs import NEVER
 from penstock.core.view_contributions import AVAILABLE, AWAY, GONE, INACTIVE
@@ -23,6 +24,7 @@ from penstock.expr.batches import parsed
 from penstock.log.writer import last_of
 from penstock.memory import READ_BYTES
 from penstock.records.chunks import pairs_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Entry, Publishes, Rows
 from penstock.server.asking.judging import breathe
 from penstock.server.views.evaluating import PORTION, elements_of, elements_of_rows, given, noted, portion
@@ -46,37 +48,30 @@ LOOKED_MOST = 1000
 """Steps among which the oldest that has an LSN is looked for."""
 
 
+@dataclass(eq=False)
 class Worker:
     """All methods belong to the loop's thread.
 
     What fails at a view is told to `fail`, and the steps go on; nothing is brought to that view before it begins anew.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        look: Callable[[], None],
-        again: Callable[[Live], None],
-        fail: Callable[[Sequence[Live], Exception], None],
-    ) -> None:
-        """look: sources may have come or gone.  again: the source of a view is gone, or is to be gathered anew.
+    _runtime: Runtime
+    _look: Callable[[], None]  # sources may have come or gone
+    _again: Callable[[Live], None]  # the source of a view is gone, or is to be gathered anew
+    fail: Callable[[Sequence[Live], Exception], None]  # what was to be done for these has failed, perhaps half way
+    off: Off | None = field(default=None, init=False)  # runs work off the loop; None: in place
+    by_source: dict[int, list[Live]] = field(default_factory=dict[int, "list[Live]"], init=False)
+    dirty: dict[Live, None] = field(default_factory=dict["Live", None], init=False)
+    _gathered: deque[tuple[int, Sequence[Step]]] = field(default_factory=deque[Any], init=False)
+    """By last LSN: not durable yet."""
+    _steps: deque[Step | Callable[[], None]] = field(default_factory=deque[Any], init=False)  # durable, to be done
+    _busy: bool = field(default=False, init=False)  # a portion is being read or evaluated
+    _armed: bool = field(default=False, init=False)
+    _lag: int = field(default=0, init=False)  # bytes of batches whose bodies wait
+    _kept: deque[tuple[Publishes, int]] = field(default_factory=deque[Any], init=False)  # those, oldest first
 
-        fail: what was to be done for these views has failed, and they may be half changed.
-        """
-        self.off: Off | None = None  # runs work off the loop; None: in place
-        self.feed = Feed(runtime.core.queues_of_route)
-        self.by_source: dict[int, list[Live]] = {}
-        self.dirty: dict[Live, None] = {}
-        self.fail = fail
-        self._runtime = runtime
-        self._look = look
-        self._again = again
-        self._gathered: deque[tuple[int, Sequence[Step]]] = deque()  # by last LSN: not durable yet
-        self._steps: deque[Step | Callable[[], None]] = deque()  # durable, to be done
-        self._busy = False  # a portion is being read or evaluated
-        self._armed = False
-        self._lag = 0  # bytes of batches whose bodies wait
-        self._kept: deque[tuple[Publishes, int]] = deque()  # those batches, oldest first
+    def __post_init__(self) -> None:
+        self.feed = Feed(self._runtime.core.queues_of_route)
 
     def floor(self) -> int:
         """The lowest LSN that is still to be read from the log."""

@@ -18,6 +18,7 @@ import shutil
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,48 +91,26 @@ LONG_S, ALL_S = 1.0, 60.0
 """A batch that takes so long is worth the code, and so are many that together do."""
 
 
+@dataclass(eq=False)
 class Outputs:
     """What a query does with each of its batches: give it to `foreachBatch`."""
 
-    def __init__(
-        self,
-        where: Where,
-        targets: Sequence[Output],
-        checkpoint: Checkpoint,
-        *,
-        settles: Sequence[str],
-        complete: bool,
-        mandatory: bool = True,
-        lineage: Lineage | None = None,
-        letters: Letters | None = None,
-        thresholds: Thresholds | None = None,
-        tasks: Where | None = None,
-        interpreted: bool = False,
-    ) -> None:
-        """`settles`: the streams of queues that the query reads; their batches are settled by the commit.
-
-        mandatory: a row for a topic that nobody keeps fails its batch.
-        lineage: what the batches are made of, as their commits tell it.
-        letters: dead letters, which the tasks stage while they compute a batch.
-        tasks: as whom they log in, if not as the driver.
-        thresholds: how many rows may fail a rule before the batch does.
-        interpreted: Spark makes no code for the query until its batches, but for the first, take long.
-        """
-        self.where = where
-        self.tasks = tasks or where
-        self.targets = tuple(targets)
-        self.checkpoint = checkpoint
-        self.settles = tuple(settles)
-        self.complete = complete
-        self.mandatory = mandatory
-        self.lineage = lineage
-        self.letters = letters
-        self.thresholds = thresholds
-        self.interpreted = interpreted
-        self.warm = False  # a batch is done
-        self.took_s = 0.0  # those after it, together
-        self.files: list[Files] = []  # of the batch, written and not seen
-        self.committed: list[Committed] = []  # newest last; whoever tells of them takes them out
+    where: Where
+    targets: Sequence[Output]
+    checkpoint: Checkpoint
+    settles: Sequence[str]  # the streams of queues that it reads; their batches are settled by the commit
+    complete: bool
+    mandatory: bool = True  # a row for a topic that nobody keeps fails its batch
+    lineage: Lineage | None = None  # what the batches are made of, as their commits tell it
+    letters: Letters | None = None  # dead letters, which the tasks stage while they compute a batch
+    thresholds: Thresholds | None = None  # how many rows may fail a rule before the batch does
+    tasks: Where | None = None  # as whom they log in, if not as the driver
+    interpreted: bool = False  # Spark makes no code for it until its batches, but for the first, take long
+    warm: bool = field(default=False, init=False)  # a batch is done
+    took_s: float = field(default=0.0, init=False)  # those after it, together
+    files: list[Files] = field(default_factory=list["Files"], init=False)  # of the batch, written and not seen
+    committed: list[Committed] = field(default_factory=list[Committed], init=False)
+    """Newest last; whoever tells of them takes them out."""
 
     def declare(self, letters: Iterable[str] = ()) -> None:
         """Let the server keep what goes to topics that nobody has declared; views with their key.
@@ -221,7 +200,9 @@ class Outputs:
 
     def staged(self, frame: Any, query: str, batch: int, target: Output) -> list[str]:
         """Rows onto the server, not visible yet."""
-        stager = Stager(self.tasks, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target)
+        stager = Stager(
+            self.tasks or self.where, query, batch, outgoing(frame.schema, target.topic, queue=target.queue), target
+        )
         return [str(row[0]) for row in in_arrow(frame, stager, "stage string").collect()]
 
     def commit(self, query: str, batch: int, stages: Sequence[str]) -> None:
