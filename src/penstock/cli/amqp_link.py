@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 from penstock.client.urls import Trust
-from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable
+from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, ProtocolError, Unavailable, told_as
 from penstock.records.field_tables import FieldValue
 from penstock.units import format_address, parted_address, shown_address, split_url
 from penstock.wire.amqp import frames
@@ -156,13 +156,11 @@ class Link:
 
     def _dial(self) -> socket.socket:
         broker = self.broker
-        try:
+        with told_as(Unavailable, f"no broker answers at {broker.name}: ", instead=OSError):
             sock = socket.create_connection((broker.host, broker.port), self._timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if broker.tls:
                 return broker.trust.context().wrap_socket(sock, server_hostname=broker.host)
-        except OSError as error:
-            raise Unavailable(f"no broker answers at {broker.name}: {error}") from error
         return sock
 
     def _log_in(self) -> None:
@@ -176,10 +174,10 @@ class Link:
         told: dict[str, FieldValue] = {"product": "Penstock", "capabilities": capabilities}
         response = f"\0{broker.user}\0{broker.password}".encode()
         self._send(m.ConnectionStartOk(told, "PLAIN", response), 0)
-        try:
+        with told_as(
+            AccessRefused, f"{broker.name} does not let user '{broker.user}' in: ", instead=(PenstockError, OSError)
+        ):
             tune = self._await(m.ConnectionTune, 0)
-        except (PenstockError, OSError) as error:
-            raise AccessRefused(f"{broker.name} does not let user '{broker.user}' in: {error}") from error
         self._frame_max = tune.frame_max or 131_072
         self._send(m.ConnectionTuneOk(tune.channel_max, self._frame_max, 0), 0)
         self._send(m.ConnectionOpen(broker.vhost), 0)
@@ -260,11 +258,9 @@ class Link:
         """Send what is to be sent."""
         if self._out:
             data, self._out = self._out, bytearray()
-            try:
+            with told_as(Unavailable, f"the connection to {self.broker.name} is lost: ", instead=OSError):
                 self._sock.settimeout(self._timeout_s)
                 self._sock.sendall(data)
-            except OSError as error:
-                raise Unavailable(f"the connection to {self.broker.name} is lost: {error}") from error
 
     def read(self, timeout_s: float) -> bool:
         """Take what comes, once, waiting so long for it; whether anything came."""

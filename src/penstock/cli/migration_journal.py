@@ -27,7 +27,7 @@ from typing import IO, Any, Self, cast
 import orjson
 
 from penstock.cli.amqp_link import Delivered
-from penstock.errors import InvalidArgument, Refused
+from penstock.errors import InvalidArgument, Refused, told_as
 from penstock.records.field_tables import FieldValue
 from penstock.records.properties import decode, encode
 
@@ -164,10 +164,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._lines: dict[str, list[dict[str, Any]]] = {}  # by queue
-        try:
+        with told_as(InvalidArgument, f"{path} cannot be the journal of a migration: ", instead=OSError):
             self._file: IO[bytes] = path.open("a+b")
-        except OSError as error:
-            raise InvalidArgument(f"{path} cannot be the journal of a migration: {error}") from error
         try:
             self._lock(path)
             self._file.seek(0)

@@ -23,7 +23,7 @@ import typer
 from penstock.cli.amqp_link import Broker, Link, broker_at, door_of
 from penstock.cli.output import connect, counted, note, write, write_json, write_table
 from penstock.cli.serving import read_settings
-from penstock.errors import InvalidArgument, NotFound, ProtocolError, Refused, SettingsError, Unavailable
+from penstock.errors import InvalidArgument, NotFound, ProtocolError, Refused, SettingsError, Unavailable, told_as
 from penstock.log.disk import OsDisk
 from penstock.log.mending import CUT, begins_a_tail, cut_files, cut_rows
 from penstock.log.record_batches import cells
@@ -143,10 +143,8 @@ def _header(message: Message, publisher: str, blind: Sequence[str]) -> bytes:
     InvalidArgument where it cannot be read.
     """
     written: Written = {}
-    try:
+    with told_as(InvalidArgument, f"the header of LSN {message.lsn} cannot be read: ", instead=ProtocolError):
         header = header_codec.decode(message.properties or header_codec.EMPTY, written)
-    except ProtocolError as error:
-        raise InvalidArgument(f"the header of LSN {message.lsn} cannot be read: {error}") from error
     headers: dict[str, FieldValue] = dict(header.headers or {})
     if header.user_id is not None:
         headers.setdefault("x-original-user-id", header.user_id)

@@ -25,7 +25,7 @@ from contextlib import suppress
 from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.records.tokens import login_of
 from penstock.units import ascii_host, format_address, shown_address
@@ -108,10 +108,8 @@ def reason_of(text: str, host: str, *, tls: bool) -> str | None:
 
 
 def _read(name: str, file: str) -> bytes:
-    try:
+    with told_as(InvalidArgument, f"{name}: {file} ", instead=UnusableFile):
         data = read_pem(file)
-    except UnusableFile as error:
-        raise InvalidArgument(f"{name}: {file} {error}") from error
     what = "private key" if name == "key" else "certificate"
     if f"{what.upper()}-----".encode() not in data:
         raise InvalidArgument(f"{name}: {file} holds no {what} in PEM")

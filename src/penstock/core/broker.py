@@ -38,7 +38,7 @@ from penstock.core.queue.stopped import refuse_stopped
 from penstock.core.state.durable import Reign
 from penstock.core.state.lsns import Ints
 from penstock.core.topology.register import no_exchange
-from penstock.errors import AccessRefused, InvalidArgument
+from penstock.errors import AccessRefused, InvalidArgument, told_as
 from penstock.expr import Filter, TopicPattern
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
@@ -141,10 +141,8 @@ class SubscriptionCommands(DeliveryCommands):
                 raise AccessRefused(f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use")
             subscription.filter_at(queue)
         else:
-            try:
+            with told_as(InvalidArgument, f"the pattern {topic!r} of queues cannot be used: "):
                 pattern = TopicPattern(topic)
-            except ValueError as error:
-                raise InvalidArgument(f"the pattern {topic!r} of queues cannot be used: {error}") from error
             if pattern.literal:
                 raise self._admin.queues.missing(subscription.vhost, topic)
         subscription.topic = topic

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from penstock.errors import LogDamaged, Unavailable
+from penstock.errors import LogDamaged, Unavailable, told_as
 from penstock.history.view import OPEN_MAX, Listing, View
 from penstock.log import checkpoints
 from penstock.log.catalog import Segment
@@ -92,11 +92,9 @@ class Copied:
 
     def begins(self, copy: Copy) -> int:
         """The LSN from which on no row was left out.  Raises Unavailable."""
-        with self._lock:
-            try:
-                headers = [self._header(one) for one in self._files(copy.upto)]
-            except (NotASegment, OSError) as error:
-                raise Unavailable(f"this copy of the log cannot be read now: {error}") from error
+        cannot = "this copy of the log cannot be read now: "
+        with self._lock, told_as(Unavailable, cannot, instead=(NotASegment, OSError)):
+            headers = [self._header(one) for one in self._files(copy.upto)]
         if not headers:
             raise Unavailable("this copy of the log is empty")
         return next((one.last + 1 for one in reversed(headers) if one.floor), headers[0].first)

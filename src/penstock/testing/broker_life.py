@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeVar, cast
 from urllib.parse import quote
 
 from penstock.client.arguments import arguments_checked
-from penstock.errors import InvalidArgument, PenstockError, Unavailable
+from penstock.errors import InvalidArgument, PenstockError, Unavailable, told_as
 from penstock.log.simdisk import SimDisk
 from penstock.server.alarms import Alarms
 from penstock.server.amqp.door import Admission, AmqpDoor
@@ -321,10 +321,8 @@ class Doors:
         """The port of a door (amqp, flight, http), which is opened if it was not; 0: any free one."""
         if name not in self.ports:
             listen = {"amqp": self._open_amqp, "flight": self._open_flight, "http": self._open_http}[name]
-            try:
+            with told_as(Unavailable, f"the {name} door cannot open on port {port}: ", instead=OSError):
                 self.ports[name] = listen(port)
-            except OSError as error:
-                raise Unavailable(f"the {name} door cannot open on port {port}: {error}") from error
         return self.ports[name]
 
     def _open_amqp(self, port: int) -> int:

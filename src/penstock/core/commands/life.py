@@ -39,7 +39,7 @@ from penstock.core.state.durable import DECLARED, DEFAULTS, DurableState, Reign,
 from penstock.core.state.lsns import Ints, flat, runs_of, spread
 from penstock.core.state.pending import Spans, begin, go_on, joined
 from penstock.core.state.queue_state import living_pairs
-from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable
+from penstock.errors import InvalidArgument, PreconditionFailed, Unavailable, told_as
 from penstock.records.chunks import LSN_LIMIT, Chunk, Now, pack_pairs, pairs_of
 from penstock.records.compute import distinct_numbers
 from penstock.records.entries import Group
@@ -166,10 +166,8 @@ class RecoveryCommands(Containing):
 
     def _check_point(self, name: str, settings: QueueSettings) -> None:
         """InvalidArgument for what is no recovery point, PreconditionFailed for one that this log does not know."""
-        try:
+        with told_as(InvalidArgument, f"recovery_point of queue '{name}': "):
             point = parse_recovery_point(settings.recovery_point)
-        except ValueError as error:
-            raise InvalidArgument(f"recovery_point of queue '{name}': {error}") from error
         if point.kind == "lsn" and point.origin != self.origin:
             raise PreconditionFailed(
                 f"recovery_point of queue '{name}': the bookmark {settings.recovery_point} is of the log "

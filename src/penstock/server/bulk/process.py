@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import PenstockError, Unavailable, told_as
 from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
 from penstock.server.base.faults import reports
 from penstock.server.base.loading import END_S, begun, ended
@@ -254,15 +254,13 @@ class Bulk:
             if self._closed:
                 raise Unavailable("the bulk process cannot be started: the server stops")
             lines, process = self._lines, self._process
-            try:
+            with told_as(Unavailable, "the bulk process cannot be started: ", instead=OSError):
                 if fresh or lines is None or process is None or process.poll() is not None:
                     lines = self._start()
                 try:
                     made = Exchange(self, lines, what, wanted)
                 except ConnectionError:  # it has died since it was looked at
                     made = Exchange(self, self._start(), what, wanted)
-            except OSError as error:
-                raise Unavailable(f"the bulk process cannot be started: {error}") from error
             self.requests += 1
             self.last_used = time.monotonic()
             return made

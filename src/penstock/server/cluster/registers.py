@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import orjson
 
-from penstock.errors import PreconditionFailed, SettingsError, Unavailable
+from penstock.errors import PreconditionFailed, SettingsError, Unavailable, told_as
 from penstock.log.disk import OsDisk
 from penstock.replication.election import Outcome
 from penstock.replication.insync import Times
@@ -115,10 +115,8 @@ class FileRegister:
 
     def swap(self, version: int, value: bytes) -> Outcome:
         """Put a value in the place of the one with this version."""
-        try:
+        with told_as(Unavailable, f"the register in {self._folder} cannot be locked: ", instead=OSError):
             lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise Unavailable(f"the register in {self._folder} cannot be locked: {error}") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self.read().version != version:
@@ -129,7 +127,7 @@ class FileRegister:
 
     def _put(self, version: int, value: bytes) -> Outcome:
         part = self._part
-        try:
+        with told_as(Unavailable, f"the register in {self._folder} cannot be written: ", instead=OSError):
             fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
                 data = b"%d\n%b" % (version, value)
@@ -139,8 +137,6 @@ class FileRegister:
             finally:
                 os.close(fd)
             part.rename(self._value)
-        except OSError as error:
-            raise Unavailable(f"the register in {self._folder} cannot be written: {error}") from error
         try:
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
             try:

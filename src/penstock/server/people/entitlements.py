@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.core.sow.select import SelectList, parse_select
 from penstock.core.topology.topology import EVENTS, TRACE
-from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError
+from penstock.errors import AccessRefused, ExpressionError, InvalidArgument, SettingsError, told_as
 from penstock.expr import Filter, TopicPattern, compile_filter, parse
 from penstock.expr.context import Context, Group
 from penstock.expr.filter import bound
@@ -101,10 +101,8 @@ class Entitlements:
         self._enters = enters
         self._entries = list[Entitlement]()
         for number, section in enumerate(sections, 1):
-            try:
+            with told_as(SettingsError, f"[[entitlement]] number {number} ", instead=SettingsError):
                 self._entries.append(compiled(section))
-            except SettingsError as error:
-                raise SettingsError(f"[[entitlement]] number {number} {error}") from error
         self._tags = tags
         self._rights = Remembered[str, Rights](REMEMBERED)
 
@@ -341,10 +339,8 @@ class Rights:
 
 
 def _fields(text: str | None) -> SelectList | None:
-    try:
+    with told_as(SettingsError, instead=InvalidArgument):
         return parse_select(() if text is None else [text])
-    except InvalidArgument as error:
-        raise SettingsError(str(error)) from error
 
 
 def _read_whole(entry: Entitlement) -> bool | str:

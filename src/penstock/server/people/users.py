@@ -31,7 +31,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.core.topology.topology import routing_type
-from penstock.errors import AccessRefused, InvalidArgument, SettingsError, shown
+from penstock.errors import AccessRefused, InvalidArgument, SettingsError, shown, told_as
 from penstock.expr import Filter, TopicPattern
 from penstock.records.password_hashes import IN_SETTINGS
 from penstock.records.regular_expressions import PatternError, compile_pattern, to_bytes
@@ -432,7 +432,5 @@ def password_of(section: User | LinkSection) -> str:
     """What the settings say, or the file that they name; empty: neither.  SettingsError, which begins with the key."""
     if section.password_file is None:
         return section.password.get_secret_value() if section.password is not None else ""
-    try:
+    with told_as(SettingsError, f"password_file: {section.password_file} ", instead=UnusableFile):
         return read_password(section.password_file)
-    except UnusableFile as error:
-        raise SettingsError(f"password_file: {section.password_file} {error}") from error

@@ -21,7 +21,7 @@ from penstock.core.publishing.published import read_traits
 from penstock.core.state.durable import Binding
 from penstock.core.topology.exchange_types import Index, Told, index_of, passes_of
 from penstock.core.topology.searching import End, HeaderRule, Headers, KeyTrie, end_of
-from penstock.errors import InvalidArgument, NotFound
+from penstock.errors import InvalidArgument, NotFound, told_as
 from penstock.expr import Filter, compile_filter
 from penstock.expr.text_patterns import TopicPattern
 from penstock.history.history import named, of_vias
@@ -235,10 +235,8 @@ class Selection:
 
 def _compiled(text: str) -> TopicPattern:
     """A regular expression, also where it has no special character."""
-    try:
+    with told_as(InvalidArgument, f"pattern {text[:60]!r} is not a regular expression: "):
         return TopicPattern(text if TopicPattern(text).literal is False else f"(?:{text})")
-    except ValueError as error:
-        raise InvalidArgument(f"pattern {text[:60]!r} is not a regular expression: {error}") from None
 
 
 def _bound(

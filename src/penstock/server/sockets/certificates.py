@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from penstock.errors import InvalidArgument, SettingsError, shown
+from penstock.errors import InvalidArgument, SettingsError, shown, told_as
 from penstock.records.dataclass import dataclass
 from penstock.server.base.faults import reports
 from penstock.wire.credentials import EncryptedKey, UnusableFile, believe, read_pem, show
@@ -99,11 +99,9 @@ def read_der(der: bytes) -> Certificate:
 def _told(load: Callable[[bytes], x509.Certificate], data: bytes) -> Certificate:
     """What cannot be read of it is missing alone: a client's CA signs what it likes."""
     with catch_warnings(action="ignore", category=UserWarning):  # of names that are longer than a standard has them
-        try:
+        with told_as(ValueError, instead=x509.InvalidVersion):
             found = load(data)
             begins, ends = found.not_valid_before_utc, found.not_valid_after_utc
-        except x509.InvalidVersion as error:
-            raise ValueError(str(error)) from error
         return Certificate(
             _read_of(lambda: found.subject.rfc4514_string(), UNKNOWN),
             _read_of(lambda: found.issuer.rfc4514_string(), UNKNOWN),
@@ -210,10 +208,8 @@ class Files(NamedTuple):
 
 def read_file(section: str, key: str, name: str) -> bytes:
     """The PEM of a file that the settings name there.  Raises SettingsError, as of `read_pem`."""
-    try:
+    with told_as(SettingsError, f"{section}.{key}: {name} ", instead=UnusableFile):
         return read_pem(name)
-    except UnusableFile as error:
-        raise SettingsError(f"{section}.{key}: {name} {error}") from error
 
 
 def trust(context: ssl.SSLContext, section: str, ca: str, pem: bytes) -> None:

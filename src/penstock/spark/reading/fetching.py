@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from penstock.errors import LogDamaged, NotFound, PreconditionFailed
+from penstock.errors import LogDamaged, NotFound, PreconditionFailed, told_as
 from penstock.history.history import History
 from penstock.history.view import Folder, Listing, View, listed_again
 from penstock.log.disk import OsDisk
@@ -366,10 +366,8 @@ def located(server: Remote, fail_on_data_loss: bool, /, **fields: object) -> tup
         archived = told["log"].get("archive")
         if archived is not None and not os.path.isfile(os.path.join(archived[0], "manifest.json")):
             raise NotHere(f"{socket.gethostname()} has no archive in {archived[0]}")
-        try:
+        with told_as(NotHere, f"{socket.gethostname()}: ", instead=OSError):
             return folder_of(path).view(Listing.of(told["log"])), told["filter"]
-        except OSError as error:
-            raise NotHere(f"{socket.gethostname()}: {error}") from error
 
     return listed_again(look)
 
