@@ -45,18 +45,15 @@ _KEYS: Mapping[str, str] = {
     **{alias.replace("_", "-"): name for alias, name in KEY_ALIASES.items()},
 }
 
+_OF_STREAMS = ("stream-max-segment-size-bytes", "stream-filter-size-bytes")
+
 _HARMLESS: Mapping[str, tuple[object, ...] | type] = {
     "queue-mode": ("default", "lazy"),
     "queue-version": (1, 2),
-    "queue-master-locator": str,
-    "queue-leader-locator": str,
+    **dict.fromkeys(("queue-master-locator", "queue-leader-locator"), str),
     "dead-letter-strategy": ("at-most-once", "at-least-once"),
-    "max-in-memory-length": int,
-    "max-in-memory-bytes": int,
-    "target-group-size": int,
-    "initial-cluster-size": int,
-    "stream-max-segment-size-bytes": int,
-    "stream-filter-size-bytes": int,
+    **dict.fromkeys(("max-in-memory-length", "max-in-memory-bytes", "target-group-size", "initial-cluster-size"), int),
+    **dict.fromkeys(_OF_STREAMS, int),
 }
 """RabbitMQ's keys that ask for nothing that is not done anyway, with the values they take.
 
@@ -247,12 +244,9 @@ TYPE = argument_name("queue_type")
 
 _IDLE: Mapping[str, tuple[object, ...] | type] = {
     **{f"x-{key}": _HARMLESS[key] for key in ("dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes")},
-    "x-quorum-initial-group-size": int,
-    "x-quorum-target-group-size": int,
-    "x-initial-cluster-size": int,
+    **dict.fromkeys(_GROUPS, int),
     "x-member-placement-tag": str,
-    "x-stream-max-segment-size-bytes": int,
-    "x-stream-filter-size-bytes": int,
+    **{f"x-{key}": int for key in _OF_STREAMS},
 }
 """What arguments take that ask for nothing in some type (`declared_types`)."""
 

@@ -265,16 +265,10 @@ class CoreParts:
         self._keyed = Keyed(self._out, self._publisher.traits, self._publisher.checks)
         self._holdings = Holdings(self._out, self._timers.touched)
         self._admin = Admin(
-            self._out,
-            self._topology,
-            self._router,
-            self._interning,
-            self._ending,
+            self._topology, self._router, self._interning, self.rules, self.sizes, self._out, self._ending,
             lambda queue, lsn: self.departed.ended(queue, lsn),
-            self.rules,
-            self.sizes,
             refuse,
-        )
+        )  # fmt: skip
         self._at = self._out.at  # the instant to decide at: record times never decrease, and what is decided follows
         self.queue_by_id = self._admin.by_id.get
         self.streams = Streams(self._out, self._holdings, self.queue_by_id)

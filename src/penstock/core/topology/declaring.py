@@ -6,18 +6,16 @@ The queues that there are, and the words of refusals, stand in `register`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 
-from penstock.core.action_rules import Rules
 from penstock.core.effects import Effect
 from penstock.core.outbox import Outbox
 from penstock.core.queue.queue import Queue
-from penstock.core.sizes import Sizes
 from penstock.core.state.durable import EXCHANGE, Binding, ExchangeState
 from penstock.core.state.encoding import as_table, dump_settings, wrap
 from penstock.core.state.queue_state import QueueState
 from penstock.core.topology.exchange_types import check_binding, check_type
 from penstock.core.topology.register import (
-    Interning,
     Register,
     bad_argument,
     check_settings,
@@ -28,13 +26,12 @@ from penstock.core.topology.register import (
     unknown,
     why_not,
 )
-from penstock.core.topology.routing import REPLY_TO, Router
+from penstock.core.topology.routing import REPLY_TO
 from penstock.core.topology.ruling import dump_difference, dump_exchanges, dump_ruling
 from penstock.core.topology.topology import (
     BINDING,
     DEFAULT,
     PREDECLARED,
-    Topology,
     canonical_table,
     check_fields,
     own_names,
@@ -43,6 +40,7 @@ from penstock.core.topology.topology import (
 )
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed, known_name
 from penstock.records.chunks import Now, pack_pairs
+from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import EXCHANGE_TYPES
 from penstock.records.kinds import Kind
 from penstock.records.message_types import JSON, MESSAGE_TYPE, alike, goes_on, named
@@ -52,31 +50,17 @@ from penstock.records.sow_settings import goes_on_with_records
 NO_TABLE: Mapping[str, object] = {}
 
 
+@dataclass(eq=False)
 class Admin(Register):
     """The commands that change the topology."""
 
-    def __init__(
-        self,
-        outbox: Outbox[Effect],
-        topology: Topology,
-        router: Router,
-        interning: Interning,
-        on_delete: Callable[[Now, Queue], int],
-        on_gone: Callable[[int, int], None],
-        rules: Rules,
-        sizes: Sizes,
-        refuse: Callable[[QueueSettings], str | None] | None,
-    ) -> None:
-        """on_gone: hears which queue is gone, and the LSN that says so.
-
-        refuse: why settings cannot be together; None where they can.
-        """
-        super().__init__(topology, router, interning, rules, sizes)
-        self._outbox = outbox
-        self._on_delete = on_delete  # ends its consumers, streams and timers; returns how much was ready
-        self._on_gone = on_gone
-        self._refuse = refuse
-        self.created = self.deleted = 0  # queues, in this process
+    _outbox: Outbox[Effect]
+    _on_delete: Callable[[Now, Queue], int]  # ends its consumers, streams and timers; returns how much was ready
+    _on_gone: Callable[[int, int], None]  # hears which queue is gone, and the LSN that says so
+    _refuse: Callable[[QueueSettings], str | None] | None
+    """Why settings cannot be together; None where they can."""
+    created: int = field(default=0, init=False)  # queues, in this process
+    deleted: int = field(default=0, init=False)
 
     # queues
 

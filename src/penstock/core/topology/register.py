@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import field
 from itertools import islice
 
 from penstock.core.action_rules import Rules
@@ -38,6 +39,7 @@ from penstock.errors import (
 from penstock.expr import TopicPattern, compile_filter, compile_value
 from penstock.expr.bodies import body_type
 from penstock.records.chunks import Chunk, pack_pairs, pairs_of
+from penstock.records.dataclass import dataclass
 from penstock.records.entries import Topic
 from penstock.records.field_tables import Timestamp
 from penstock.records.kinds import NO_ROUTE, NO_VIA, Kind
@@ -393,18 +395,21 @@ SETTINGS_MOST = 1024
 """Different settings that are remembered, so that queues declared alike share one object."""
 
 
+@dataclass(eq=False)
 class Register:
     """All queues of an instance."""
 
-    def __init__(self, topology: Topology, router: Router, interning: Interning, rules: Rules, sizes: Sizes) -> None:
-        self._topology = topology
-        self._router = router
-        self._interning = interning
-        self._rules = rules
-        self._sizes = sizes
-        self.queues = router.queues  # the one table by name
-        self.by_id: dict[int, Queue] = {}  # ascending
-        self.exclusive: dict[object, dict[int, Queue]] = {}  # by connection
+    _topology: Topology
+    _router: Router
+    _interning: Interning
+    _rules: Rules
+    _sizes: Sizes
+    by_id: dict[int, Queue] = field(default_factory=dict[int, "Queue"], init=False)  # ascending
+    exclusive: dict[object, dict[int, Queue]] = field(default_factory=dict[object, "dict[int, Queue]"], init=False)
+    """By connection."""
+
+    def __post_init__(self) -> None:
+        self.queues = self._router.queues  # the one table by name
         self._settings = Remembered[QueueSettings, QueueSettings](SETTINGS_MOST)  # equal ones are one object
         self._rulings = Remembered[Ruling, Ruling](SETTINGS_MOST)  # as well
         self._declared = Remembered[tuple[object, ...], Declared](SETTINGS_MOST)  # as well

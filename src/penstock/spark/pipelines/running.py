@@ -34,6 +34,12 @@ WINDOW_S = 10.0
 WHOLE_BATCH = "triggerExecution"
 """What Spark calls the time of a batch as a whole, beside those of its phases."""
 
+_TOLD = (
+    "batch", "batches", "rows", "batch_rows", "batch_ms", "batch_time", "state_rows", "state_bytes", "watermark",
+    "late_rows", "phases",
+)  # fmt: skip
+"""Of the figures of a pipeline those that a status has as they are."""
+
 Rule: TypeAlias = "tuple[str, str, str]"
 """Input, name, and what becomes of rows: a rule whose consequence changes counts anew."""
 
@@ -128,18 +134,8 @@ class Figures:
     def told(self, now: float) -> dict[str, Any]:
         """As a status has them."""
         return {
-            "batch": self.batch,
-            "batches": self.batches,
-            "rows": self.rows,
+            **{name: getattr(self, name) for name in _TOLD},
             "rows_per_second": self.rate(now),
-            "batch_rows": self.batch_rows,
-            "batch_ms": self.batch_ms,
-            "batch_time": self.batch_time,
-            "state_rows": self.state_rows,
-            "state_bytes": self.state_bytes,
-            "watermark": self.watermark,
-            "late_rows": self.late_rows,
-            "phases": self.phases,
             "expect": {
                 "rows": self.checked,
                 "rules": [
