@@ -192,7 +192,7 @@ class AmqpDoor:
     logins: Logins
     vhosts: Container[str]  # which may change
     counters: Counters
-    limits: Limits = field(default_factory=Limits)
+    wished: Limits | None = None  # limits, if not those that are usual
     rights: Callable[[str], Rights | None] = unlimited  # what a user may read and write; None: nothing is limited
     admission: Admission | None = None
     certificates: bool = False  # whether certificates log in (SASL EXTERNAL); else that is not offered
@@ -202,6 +202,7 @@ class AmqpDoor:
     sessions: set[Connection] = field(default_factory=set[Connection], init=False)
 
     def __post_init__(self) -> None:
+        self.limits = self.wished or Limits()
         self.publishers = Publishers(self.engine, self.limits.max_message_size)
         self.holding = self.publishers.holding
         self.clients_log = ClientsLog(self.engine.clock.mono)

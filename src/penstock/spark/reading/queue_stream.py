@@ -113,9 +113,9 @@ class QueueStreamReader(LimitedStreamReader):
         return first
 
     def _plan(self, batch: int, most: int, least: int | None, wait: str, *, lost: bool) -> dict[str, Any]:
-        return self.server.act(
-            "plan", stream=self.stream, epoch=self.opened(), start=batch or self.floor, max_rows=most, min_rows=least,
-            max_bytes=self.options.max_bytes, wait=wait, lost=lost or None, beside=self.options.beside or None,
+        return self.asked(
+            "plan", start=batch or self.floor, max_rows=most, min_rows=least, max_bytes=self.options.max_bytes,
+            wait=wait, lost=lost or None, beside=self.options.beside or None,
         )  # fmt: skip
 
     def _lost(self) -> str:
@@ -128,7 +128,7 @@ class QueueStreamReader(LimitedStreamReader):
 
     def _settle(self, batch: int) -> None:
         if batch:
-            self.server.act("settle", stream=self.stream, epoch=self.opened(), batch=batch)
+            self.asked("settle", batch=batch)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The batch that ends at `end`: a plan answers with one batch, whatever `start` says."""
@@ -150,15 +150,8 @@ class QueueStreamReader(LimitedStreamReader):
 
     def _resume(self, batch: int) -> Planned:
         """A batch that is in the checkpoint's offsets already: an earlier run came to nothing with it."""
-        limit = self.options.poison_after
-        answer = self.server.act(
-            "stream_resume",
-            stream=self.stream,
-            epoch=self.opened(),
-            batch=batch,
-            poison_after=limit,
-            blame=self.options.poison_blame,
-        )
+        limit, blame = self.options.poison_after, self.options.poison_blame
+        answer = self.asked("stream_resume", batch=batch, poison_after=limit, blame=blame)
         known = _planned(answer)
         self._known = {batch: known}
         if answer["left"]:
@@ -218,18 +211,11 @@ class ChangesStreamReader(LimitedStreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """The next difference; `start` again when there is none."""
-        batch, epoch = self.place(start, "batch"), self.opened()
+        batch, queue, vhost = self.place(start, "batch"), self.options.queue, self.server.vhost
         deadline = time.monotonic() + (0 if self._target is not None else IDLE_S)
         while True:
-            answer = self.server.act(
-                "plan_changes",
-                stream=self.stream,
-                epoch=epoch,
-                start=batch,
-                queue=self.options.queue,
-                vhost=self.server.vhost,
-                max_rows=self.rows_max(limit),
-            )
+            most = self.rows_max(limit)
+            answer = self.asked("plan_changes", start=batch, queue=queue, vhost=vhost, max_rows=most)
             end, self._kind = int(answer["batch"]), answer.get(MESSAGE_TYPE)
             if end != batch:
                 self._reported = (time.monotonic(), end)

@@ -104,6 +104,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             self.origin = int(answer.get("origin", 0))
         return self._epoch
 
+    def asked(self, action: str, **fields: object) -> dict[str, Any]:
+        """What the server answers about the stream to this run."""
+        return self.server.act(action, stream=self.stream, epoch=self.opened(), **fields)
+
     def place(self, offset: Offset, name: str) -> int:
         """What an offset says under this name.
 
@@ -206,14 +210,8 @@ class LogStreamReader(StreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Where a new query starts: resolved once and kept by the server under the stream's name."""
-        answer = self.server.act(
-            "stream_begin",
-            stream=self.stream,
-            epoch=self.opened(),
-            bookmark=self.options.starting or "EPOCH",
-            fail_on_data_loss=self.options.fail_on_data_loss,
-        )
-        return self._at(int(answer["start"]))
+        begin, lossless = self.options.starting or "EPOCH", self.options.fail_on_data_loss
+        return self._at(int(self.asked("stream_begin", bookmark=begin, fail_on_data_loss=lossless)["start"]))
 
     def _at(self, lsn: int) -> Offset:
         reads = self.options.what_and_where(self.server.vhost)
@@ -241,10 +239,8 @@ class LogStreamReader(StreamReader):
     def _planned(self, lsn: int, limit: ReadLimit, until: int | None, least: int = 0) -> Answer:
         """The range that begins there, of at most so many messages."""
         most = max(limit.max_rows, least) if isinstance(limit, ReadMaxRows) else least or None
-        return self.server.act(
+        return self.asked(
             "plan_range",
-            stream=self.stream,
-            epoch=self.opened(),
             start=lsn,
             max_rows=most,
             min_rows=None if until is not None else self.rows_min(limit),  # what is past waits for nothing
