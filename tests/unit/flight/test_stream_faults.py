@@ -39,7 +39,7 @@ PLACES = {
     "answering": ("writer", "write_metadata"),
     "putting rows together": ("down", "_batch"),
     "choosing what is next": ("down", "_next"),
-    "going on": ("down", "_on_room"),
+    "going on": ("down", "on_room"),
 }
 
 

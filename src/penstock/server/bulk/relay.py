@@ -7,7 +7,7 @@ costs no process.  How far a read may go is known before it starts: from the seg
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.history.history import Batches, History, Limits, Measured, Past
 from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
+from penstock.records.dataclass import dataclass
 from penstock.server.bulk.process import Bulk, on_log
 from penstock.server.flight.queue_rows import Part, pack
 from penstock.server.flight.record_rows import Held
@@ -39,27 +40,20 @@ LONE = 64 << 10
 """What finding one row of the log may cost at most: the batch it was written in."""
 
 
+@dataclass(eq=False)
 class Relay:
     """Reads of one server that are not small."""
 
-    def __init__(
-        self,
-        bulk: Bulk,
-        log: Log,
-        past: Past | None = None,
-        archive: Archiving | None = None,
-        *,
-        large: int = LARGE,
-        large_filtered: int = LARGE_FILTERED,
-    ) -> None:
-        """`past`: the log and its archive, where places are looked up; `archive`: who speaks for it."""
-        self.bulk = bulk
-        self.relayed = 0  # reads that went to the child
-        self._log = log
-        self._past: Past = past or log
-        self._archive = archive
-        self._large = large
-        self._large_filtered = large_filtered
+    bulk: Bulk
+    _log: Log
+    past: Past | None = None  # the log and its archive, where places are looked up
+    _archive: Archiving | None = None  # who speaks for it
+    large: int = LARGE
+    large_filtered: int = LARGE_FILTERED
+    relayed: int = field(default=0, init=False)  # reads that went to the child
+
+    def __post_init__(self) -> None:
+        self._past = self.past or self._log
 
     def records(self, command: LogRange, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
         """A range of the log; None when it is small."""
@@ -154,7 +148,7 @@ class Relay:
     def _is_large(self, start: int, end: int, *, most: int = 1 << 62, filtered: bool = False) -> bool:
         if self.archived(start, end):
             return True  # Parquet is read by the child alone
-        limit = self._large_filtered if filtered else self._large
+        limit = self.large_filtered if filtered else self.large
         return min(most, self.bytes_between(start, end)) >= limit
 
     def archived(self, start: int, end: int) -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from penstock.errors import PenstockError, SettingsError
 from penstock.log.disk import OsDisk
 from penstock.log.recover import tables
 from penstock.records.chunks import Now
+from penstock.records.dataclass import dataclass
 from penstock.server.alarms import not_in_force
 from penstock.server.base import allocator
 from penstock.server.opening import apply_settings, new_times
@@ -77,21 +79,18 @@ def left_out(disk: Disk, settings: Settings, format: int | None = None, over: Ov
     return [str(error) for error in found]
 
 
+@dataclass(eq=False)
 class Rehearsal:
     """Of one member, until it leads.  Belongs to the loop's thread."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        cluster: Cluster,
-        say: Callable[[str], object],
-        call_soon: Callable[[Callable[[], object]], object],
-    ) -> None:
-        """cluster: its `left_out` is what was found.  call_soon: from any thread."""
-        self._settings, self._cluster, self._say, self._call_soon = settings, cluster, say, call_soon
-        self._term, self._at = -1, 0.0  # of the leader that was followed at the last look, and when to look again
-        self._runs = False
-        self._over = threading.Event()
+    _settings: Settings
+    _cluster: Cluster  # whose `left_out` is what was found
+    _say: Callable[[str], object]
+    _call_soon: Callable[[Callable[[], object]], object]  # from any thread
+    _term: int = field(default=-1, init=False)  # of the leader that was followed at the last look
+    _at: float = field(default=0.0, init=False)  # when to look again
+    _runs: bool = field(default=False, init=False)
+    _over: threading.Event = field(default_factory=threading.Event, init=False)
 
     def look(self) -> None:
         """Its member has said something."""

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -143,40 +144,30 @@ class _Unreadable(Exception):
         self.error = error
 
 
+@dataclass(eq=False)
 class Downstream:
-    """The way down of one stream."""
+    """The way down of one stream.  What is called is so on the writing thread."""
 
-    def __init__(
-        self,
-        log: Log,
-        name: str,
-        *,
-        most: Callable[[], int],
-        on_room: Callable[[], None],
-        on_gone: Callable[[], None],
-        on_unreadable: Callable[[PenstockError], None],
-    ) -> None:
-        """name: of the queue, for the server's log.  most: bytes of deliveries that may wait at present.
-
-        Called on the writing thread: `on_room` when there is room again, `on_gone` when the client cannot be written
-        to, `on_unreadable` when deliveries cannot be sent, with what the client is told.
-        """
-        self.finished = False  # the writing thread sends the answers that there are and ends
-        self.queued = self.sent = 0  # bytes of deliveries that wait, and that were written; changed under `_count`
-        self._held = False  # somebody was told that it is full
-        self._log = log
-        self._name = name
-        self._most = most
-        self._on_room = on_room
-        self._on_gone = on_gone
-        self._on_unreadable = on_unreadable
-        self._error: PenstockError | None = None  # why the stream ends, when it is not the client's wish
-        self._bell = Bell()
-        self._out: deque[Delivery | bytes] = deque()  # and what is to be said between two deliveries
-        self._answers: deque[bytes] = deque()
-        self._says = 0  # answers among what is in `_out`; changed under `_count`
-        self._read = Bell()  # the thread that reads the client waits for it
-        self._count = threading.Lock()
+    _log: Log
+    _name: str  # of the queue, for the server's log
+    most: Callable[[], int]  # bytes of deliveries that may wait at present
+    on_room: Callable[[], None]  # when there is room again
+    on_gone: Callable[[], None]  # when the client cannot be written to
+    on_unreadable: Callable[[PenstockError], None]  # when deliveries cannot be sent, with what the client is told
+    finished: bool = field(default=False, init=False)
+    """The writing thread sends the answers that there are and ends."""
+    queued: int = field(default=0, init=False)  # bytes of deliveries that wait; changed under `_count`
+    sent: int = field(default=0, init=False)  # and that were written, as well
+    _held: bool = field(default=False, init=False)  # somebody was told that it is full
+    _error: PenstockError | None = field(default=None, init=False)
+    """Why the stream ends, when it is not the client's wish."""
+    _bell: Bell = field(default_factory=Bell, init=False)
+    _out: deque[Delivery | bytes] = field(default_factory=deque[Any], init=False)
+    """And what is to be said between two deliveries."""
+    _answers: deque[bytes] = field(default_factory=deque[bytes], init=False)
+    _says: int = field(default=0, init=False)  # answers among what is in `_out`; changed under `_count`
+    _read: Bell = field(default_factory=Bell, init=False)  # the thread that reads the client waits for it
+    _count: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     # -- any thread
 
@@ -184,7 +175,7 @@ class Downstream:
     def full(self) -> bool:
         """Whether more is queued than should be, or was since a quarter of that was left."""
         with self._count:
-            self._held = self._held or self.queued > self._most()
+            self._held = self._held or self.queued > self.most()
             return self._held
 
     def deliver(self, delivery: Delivery) -> bool:
@@ -272,7 +263,7 @@ class Downstream:
                     writer.write_metadata(HEARTBEAT)
         except OSError:
             # the client is gone; the reading thread sees that too and winds up
-            self._on_gone()
+            self.on_gone()
         except _Unreadable as unreadable:
             self._give_up(writer, unreadable.error)
         except Exception as error:  # noqa: BLE001 - a thread that just ended would leave the client with its leases
@@ -281,7 +272,7 @@ class Downstream:
 
     def _give_up(self, writer: Any, error: PenstockError) -> None:
         self.finished = True
-        self._on_unreadable(error)
+        self.on_unreadable(error)
         with suppress(OSError):  # it is gone, too
             self._say_ended(writer, error)
 
@@ -306,9 +297,9 @@ class Downstream:
             with self._count:
                 self.queued -= size
                 self.sent += size
-                held, self._held = self._held, self._held and self.queued >= self._most() // 4
+                held, self._held = self._held, self._held and self.queued >= self.most() // 4
             if held and not self._held:
-                self._on_room()
+                self.on_room()
             if self._answers:
                 return self.ring()
         return None
