@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import NamedTuple, cast
 
 from penstock.config.foreign import amps_elements
-from penstock.config.foreign.amps_elements import Fields, Row, read_fields, stray, unknown
+from penstock.config.foreign.amps_elements import Fields, Row, needs, read_fields, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
 from penstock.errors import InvalidArgument, known_name, told_as
 from penstock.records.cron import parse_schedule
@@ -47,9 +47,7 @@ def _read_action(book: Book, element: Element) -> None:
             unknown(book, child, "<Action>", _ACTION_NAMES)
     for again in element.all("If")[1:]:
         book.wrong(again.place("<Action>"), "is there twice")
-    for tag in ("On", "Do"):
-        if not element.all(tag):
-            book.wrong(element.place(), f"has no <{tag}>")
+    needs(book, element, "", "On", "Do")
     found = [_step(book, on, ON) for on in element.all("On")], [_step(book, do, DO) for do in element.all("Do")]
     condition = _condition(book, element)
     ons, dos = ([one for one in some if one is not None] for some in found)
@@ -107,10 +105,7 @@ def _step(book: Book, element: Element, modules: Mapping[str, Module]) -> Step |
     mistakes = len(book.mistakes)
     fields = read_fields(book, options, module.rows)
     fields.of = f"<Options> of <{element.name}>"
-    for key in module.needed:
-        tag = next(tag for tag, row in module.rows.items() if row.key == key)
-        if not options.all(tag):
-            book.wrong(options.place(f"<{element.name}>"), f"has no <{tag}>")
+    needs(book, options, f"<{element.name}>", *(tag for tag, row in module.rows.items() if row.key in module.needed))
     for key, why in module.refused.items():
         if fields.values.get(key):
             book.remark(Verdict.REFUSED, fields.place(key), why)

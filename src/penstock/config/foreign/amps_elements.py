@@ -367,6 +367,20 @@ def unknown(book: Book, element: Element, of: str, known: Iterable[str]) -> None
     book.wrong(element.place(of), f"is unknown there{hint}")
 
 
+def needs(book: Book, element: Element, of: str, *tags: str) -> None:
+    """What an element has to hold is there."""
+    for tag in tags:
+        if not element.all(tag):
+            book.wrong(element.place(of), f"has no <{tag}>")
+
+
+def once(book: Book, element: Element, *tags: str) -> None:
+    """What may stand once does."""
+    for tag in tags:
+        for again in element.all(tag)[1:]:
+            book.wrong(again.place(f"<{element.name}>"), f"is there twice ({seen(element.all(tag)[0], again)})")
+
+
 def seen(element: Element, by: Element) -> str:
     """Where an element stands, told beside another one."""
     return f"line {element.line}" if element.file == by.file else f"{element.file}:{element.line}"

@@ -11,14 +11,13 @@ from difflib import get_close_matches
 from typing import cast
 
 from penstock.config.foreign import amps_elements
-from penstock.config.foreign.amps_elements import seen, stray, unknown
+from penstock.config.foreign.amps_elements import needs, once, stray, unknown
 from penstock.config.foreign.converted import Book, Element, Path_, Place, Table, Verdict
 from penstock.errors import known_name
 from penstock.records.message_types import JSON
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 
 _KNOWN = ("Name", "Group", "SyncType", "Topic", "PassThrough", "Transport")
-_ONCE = ("Name", "Group", "SyncType")
 _OF_TOPIC = ("Name", "MessageType", "Filter")
 _OF_TRANSPORT = ("Type", "InetAddr", "Name")
 
@@ -52,12 +51,8 @@ def _read_destination(book: Book, element: Element) -> None:
     of, before = "<Destination>", len(book.mistakes)
     table = Table()
     _others(book, element, of, _KNOWN, _NOTHING)
-    for tag in ("SyncType", "Topic", "Transport"):
-        if not element.all(tag):
-            book.wrong(element.place("<Replication>"), f"has no <{tag}>")
-    for tag in _ONCE:
-        for again in element.all(tag)[1:]:
-            book.wrong(again.place(of), f"is there twice ({seen(element.all(tag)[0], again)})")
+    needs(book, element, "<Replication>", "SyncType", "Topic", "Transport")
+    once(book, element, "Name", "Group", "SyncType")
     _read_name(book, element, table)
     for kind in element.all("SyncType")[:1]:
         try:
@@ -112,9 +107,8 @@ def _topic(book: Book, element: Element, places: dict[Path_, Place], number: int
     for tag in ("Name", "MessageType"):
         if not any(child.text for child in element.all(tag)):
             book.wrong(element.place("<Destination>"), f"has no <{tag}>")
+    once(book, element, *_OF_TOPIC)
     for tag, key in (("Name", "pattern"), ("Filter", "filter"), ("MessageType", "message_type")):
-        for again in element.all(tag)[1:]:
-            book.wrong(again.place("<Topic>"), f"is there twice ({seen(element.all(tag)[0], again)})")
         for child in element.all(tag)[:1]:
             if key != "message_type" or child.text != JSON:
                 found[key] = child.text

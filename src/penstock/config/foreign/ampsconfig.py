@@ -39,8 +39,8 @@ from penstock.config.foreign.amps_elements import (
     NO_MEANING,
     SECTIONS,
     TRANSACTION_LOG,
+    once,
     read_fields,
-    seen,
     stray,
     unknown,
 )
@@ -422,9 +422,7 @@ def read_ampsconfig(root: Element, path: Path, environ: Mapping[str, str]) -> Co
     stray(book, root)
     name_types(book, root, path.parent)
     _tell_of_sections(book, root)
-    for tag in ("Name", "Group", "TransactionLog"):
-        for again in root.all(tag)[1:]:
-            book.wrong(again.place("<AMPSConfig>"), f"is there twice ({seen(root.all(tag)[0], again)})")
+    once(book, root, "Name", "Group", "TransactionLog")
     for tag, key in (("Name", "name"), ("Group", "group")):
         for element in root.all(tag)[:1]:
             _read_name(book, element, key)
