@@ -12,6 +12,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from penstock.core.effects import Verb
 from penstock.core.queue.queue import Queue, queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
+from penstock.records.dataclass import dataclass
 from penstock.server.amqp.incoming import GONE, Incoming
 from penstock.server.amqp.links import SEND_FREE, SEND_MOST, Came, Link
 from penstock.server.amqp.tags import Owner, Settled, singly
@@ -42,38 +44,29 @@ if TYPE_CHECKING:
     from penstock.wire.amqp.machine import ServerConnection
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """What one connection has to send."""
 
-    __slots__ = (
-        "_charged", "_dirty", "_ended", "_link", "_machine", "_narrow", "_on_end", "_on_room", "_over", "_runtime",
-        "blocked", "frames", "sent", "sent_at", "unsent", "writes",
-    )  # fmt: skip
+    _runtime: Runtime
+    _machine: ServerConnection
+    _link: Link
+    _on_room: Callable[[], None]  # called when deliveries were written and the link takes more
+    _on_end: Callable[[], None]  # with the last word
+    frames: list[Bytes] = field(default_factory=list["Bytes"], init=False)
+    unsent: int = field(default=0, init=False)  # bytes of deliveries in `frames`, about
+    blocked: bool = field(default=False, init=False)  # the peer does not read
+    sent_at: int = field(init=False)
+    sent: int = field(default=0, init=False)  # bytes
+    writes: int = field(default=0, init=False)  # how often some went out
+    _ended: bool = field(default=False, init=False)  # the last word was said
+    _dirty: bool = field(default=False, init=False)
+    _over: bool = field(default=False, init=False)
+    _narrow: bool = field(default=False, init=False)  # the budget is short: no more than SEND_FREE may wait
+    _charged: int = field(default=0, init=False)  # bytes waiting for the peer that count against the budget
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        machine: ServerConnection,
-        link: Link,
-        on_room: Callable[[], None],
-        on_end: Callable[[], None],
-    ) -> None:
-        """on_room: called when deliveries were written and the link takes more.  on_end: with the last word."""
-        self.frames: list[Bytes] = []
-        self.unsent = 0  # bytes of deliveries in `frames`, about
-        self.blocked = False  # the peer does not read
-        self.sent_at = runtime.clock.mono()
-        self.sent = self.writes = 0  # bytes; how often some went out
-        self._runtime = runtime
-        self._machine = machine
-        self._link = link
-        self._on_room = on_room
-        self._on_end = on_end
-        self._ended = False  # the last word was said
-        self._dirty = False
-        self._over = False
-        self._narrow = False  # the budget is short: no more than SEND_FREE may wait
-        self._charged = 0  # bytes waiting for the peer that count against the budget
+    def __post_init__(self) -> None:
+        self.sent_at = self._runtime.clock.mono()
 
     @property
     def asker(self) -> Asker | None:
