@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from penstock.errors import LogBroken, NotFound, Unavailable
 from penstock.server.base.faults import Faults
+from penstock.server.base.rounds import HEARD_US, Turns
 from penstock.server.flight.handover import Abandoned, Answer, Handover
+from sim.serverkit import clock
 
 
 class Loop:
@@ -28,6 +31,8 @@ class Loop:
         self.armed = 0
         self.guests = 0
         self.whole = True
+        self.clock = clock()
+        self.turns = Turns(self.clock.mono, self.woken.append, lambda work: work())
         self.faults = Faults(cast("Any", self), cast("Any", None))
 
     def whole_after(self, error: BaseException) -> bool:
@@ -38,6 +43,7 @@ class Loop:
 
     def arm(self) -> None:
         self.armed += 1
+        self.turns.number += 1
 
     def announce_guest(self) -> None:
         self.guests += 1
@@ -74,6 +80,26 @@ def test_one_wake_serves_all_jobs(loop: Loop, handover: Handover) -> None:
     assert loop.armed == 1
     handover.post(lambda: None)
     assert len(loop.woken) == 1
+
+
+def test_jobs_that_came_at_once_share_what_there_is_in_a_turn(loop: Loop, handover: Handover) -> None:
+    done: list[int] = []
+
+    def dear(number: int) -> None:
+        loop.clock.advance(3000)
+        done.append(number)
+        if number < 40:  # as others come meanwhile
+            handover.post(partial(dear, number + 20))
+
+    for number in range(20):
+        handover.post(partial(dear, number))
+    turns = list[int]()
+    while loop.woken:
+        before = loop.clock.mono()
+        loop.run()
+        turns.append(loop.clock.mono() - before)
+    assert max(turns) <= HEARD_US + 3000
+    assert done == [*range(60)]
 
 
 @pytest.mark.parametrize("whole", [True, False])

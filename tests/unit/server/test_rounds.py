@@ -6,7 +6,10 @@ import asyncio
 import socket
 import time
 
-from penstock.server.base.rounds import Pulse
+import pytest
+
+from penstock.server.base.rounds import HEARD_US, Pulse, Turns
+from sim.serverkit import clock
 
 
 def _run(coroutine: object) -> None:
@@ -87,3 +90,38 @@ def test_on_anothers_loop_it_comes_soon() -> None:
         await done
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["turns go on", "no turn ends any more"])
+def test_what_comes_at_once_shares_what_there_is_in_a_turn(ended: bool) -> None:
+    fake, turns, done, span = clock(), list[int](), list[int](), 4000
+
+    async def go(pulse: Pulse) -> None:
+        loop = asyncio.get_running_loop()
+        at_end = pulse.at_round_end(loop)
+        ours = Turns(fake.mono, loop.call_soon, lambda work: work())
+        began, asked = fake.mono(), list[int]()
+
+        def over() -> None:
+            nonlocal began
+            ours.number += not ended
+            turns.append(fake.mono() - began)
+            began = fake.mono()
+            asked.clear()
+
+        def arm() -> None:
+            if not asked:
+                asked.append(1)
+                at_end(over)
+
+        async def come(number: int) -> None:
+            await ours.heard(arm)
+            fake.advance(span)
+            done.append(number)
+            arm()
+
+        await asyncio.gather(*map(come, range(20)))
+
+    _run(go)
+    assert done == [*range(20)]
+    assert ended or max(turns) <= HEARD_US + span

@@ -553,3 +553,26 @@ def test_consumers_have_the_fields_that_tools_read(client: Client) -> None:
     assert client.get("/api/consumers/nowhere").status_code == 404
     details = client.get("/api/queues/%2F/to-ship").json()["consumer_details"]
     assert [one["consumer_tag"] for one in details] == ["a", "b"]
+
+
+def test_each_request_is_heard_when_there_is_time_and_only_then(facts: Facts) -> None:
+    async def go() -> None:
+        let_go, asked = asyncio.Event(), asyncio.Event()
+
+        async def heard() -> None:
+            asked.set()
+            await let_go.wait()
+
+        app = Application(facts, heard=heard)
+        transport = httpx.ASGITransport(Reception(app, app.open), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, auth=("guest", "guest")) as client:
+            one = asyncio.ensure_future(client.get("http://server/api/whoami"))
+            await asked.wait()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not facts.logins
+            let_go.set()
+            assert (await one).status_code == 200
+        assert len(facts.logins) == 1
+
+    asyncio.run(go())

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pika
@@ -13,6 +14,7 @@ import pytest
 from pika.exceptions import UnroutableError
 
 from http_lab import NO_TLS, Http
+from penstock.server.base.rounds import Turns
 
 NONE = {
     "publish": 0, "confirm": 0, "return_unroutable": 0, "drop_unroutable": 0, "deliver_get": 0, "deliver": 0,
@@ -188,3 +190,10 @@ def test_queues_come_and_go_in_churn(http: Http) -> None:
     after = http.get("overview")["churn_rates"]
     assert [after[name] - before[name] for name in ("queue_created", "queue_declared", "queue_deleted")] == [1, 1, 1]
     assert after["queue_created_details"] == {"rate": 0.2}
+
+
+def test_requests_are_heard_as_what_comes_from_all_sockets_is(http: Http) -> None:
+    """In the turns that clients of AMQP share, too."""
+    with patch.object(Turns, "heard", autospec=True, side_effect=Turns.heard) as heard:
+        http.get("whoami")
+    assert heard.call_count == 1

@@ -204,6 +204,9 @@ TURN_US = 5_000
 HEARD_US = 10_000
 """How long what comes from all sockets is heard in one turn; what one of them brings, no longer than `TURN_US`."""
 
+STOOD = 4
+"""Rounds of the loop: a turn that is asked for ends within two."""
+
 
 class Turns:
     """The turns of one loop, and who waits for the next.  Belongs to the loop's thread."""
@@ -235,6 +238,18 @@ class Turns:
         if self._heard_of != self.number:
             self._heard_of, self._heard_until = self.number, now + HEARD_US
         return min(now + TURN_US, self._heard_until) if now < self._heard_until else 0
+
+    async def heard(self, arm: Callable[[], object]) -> None:
+        """Come back when there is time for what has come: others may have had all of this turn's, and of the next.
+
+        arm: asks that turns go on; where none ends any more nobody is waited for.
+        """
+        stood = 0
+        while not self.share() and stood < STOOD:
+            before = self.number
+            arm()
+            await asyncio.sleep(0)
+            stood = stood + 1 if self.number == before else 0
 
     def over(self, until: int) -> bool:
         """Whether somebody's own time is over."""

@@ -219,13 +219,16 @@ class Handover:
 
     def _run(self) -> None:
         self._pending = False
-        waiting = self._waiting
+        waiting, has_time = self._waiting, self.engine.turns.share
+        has_time()  # from now on; the first job is run in any case
         try:
             while waiting:
                 self.jobs += 1
                 self.engine.faults.run(waiting.popleft(), Told("flight"))
+                if not has_time():
+                    break
         finally:
-            if waiting:  # a job failed: the others still get their turn
+            if waiting and not self._pending:  # others come first, or a job failed: the rest has its turn
                 self._pending = True
                 self._wake(self._run)
             self.engine.arm()

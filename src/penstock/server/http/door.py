@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from functools import partial
@@ -69,10 +69,15 @@ one of those that its user may have under way.
 METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD")
 
 Contain: TypeAlias = "Callable[[Exception], None]"
+Heard: TypeAlias = "Callable[[], Awaitable[None]]"
 
 
 def _told(error: Exception) -> None:
     reports.tell(error, "http")
+
+
+async def _at_once() -> None:
+    """Nothing else takes time."""
 
 
 class Visitor(Protocol):
@@ -88,14 +93,21 @@ class Application:
     """ASGI's, behind the reception: each request has `login` in its scope.  For the loop's thread."""
 
     def __init__(
-        self, facts: Facts, rows: Sequence[Row] = (), kept_s: float = KEPT_S, contain: Contain | None = None
+        self,
+        facts: Facts,
+        rows: Sequence[Row] = (),
+        kept_s: float = KEPT_S,
+        contain: Contain | None = None,
+        heard: Heard | None = None,
     ) -> None:
         """rows: paths beside those that the facts answer.  kept_s: how long metrics that were rendered are good.
 
-        contain: raises a fault again that may be answered with 500 only in a server that ends.
+        contain: raises a fault again that may be answered with 500 only in a server that ends.  heard: returns when
+        there is time for a request.
         """
         self._facts = facts
         self._contain = contain or _told
+        self._heard = heard or _at_once
         self._room = Room()  # where this process reads bodies
         own = (*overview.rows(facts), *topology.rows(facts), *topology.consumer_rows(facts))
         self.open: AbstractSet[str] = open_paths(metrics=facts.open_metrics())
@@ -107,6 +119,7 @@ class Application:
         if scope["type"] != "http":
             return
         visitor: Visitor | None = scope.get("state", {}).get("visitor")
+        await self._heard()
         with ExitStack() as stack:
             try:
                 answer = await self._answered(Request(scope, receive), visitor, stack)
@@ -203,7 +216,9 @@ class HttpDoor:
         facts = Facts(server, version, progress)
         self._events = Events(server, facts)
         self._server = server
-        self.application = Application(facts, rows_of(server, facts, self._events), kept_s, self._contain)
+        self.application = Application(
+            facts, rows_of(server, facts, self._events), kept_s, self._contain, self._has_time
+        )
         trusted = server.settings.server.trusted_proxies
         self.app = Reception(self.application, self.application.open, trusted)
         self._head_most = server.settings.before_login.bytes
@@ -218,6 +233,11 @@ class HttpDoor:
             self._server.engine.faults.contain(error, Told("http"))
         else:
             _told(error)
+
+    async def _has_time(self) -> None:
+        """What comes at once shares what there is in a turn, whoever sent it, and through which door."""
+        if self._server.serving:
+            await self._server.engine.turns.heard(self._server.engine.arm)
 
     async def listen(self, host: str, port: int, keeper: Keeper | None = None) -> tuple[str, int]:
         """Bind and serve; returns the address that was bound.
