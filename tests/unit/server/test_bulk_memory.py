@@ -43,6 +43,9 @@ SEGMENT = 32 << 20
 GROWTH = 14 << 20
 """8 to 10 MiB were measured, most of it pages of libraries that a rewriting touches first."""
 
+HELD = 512 << 20
+"""Bytes that it may take hold of, used or not: the bound of the process is one of these."""
+
 
 def resident(pid: int, what: str) -> int:
     """Bytes: VmRSS, or VmHWM for the highest so far."""
@@ -77,6 +80,20 @@ def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server
         made = bulk.call("rewrite", plain_order(Order((Old(one.first, one.last, one.generation, one.rows),))))
         assert made["rows"] == one.rows
         assert resident(pid, "VmHWM") - before < GROWTH
+    finally:
+        bulk.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc")
+def test_a_bulk_process_takes_hold_of_little_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found under load: half of what it may have was gone as it began, and 50 reads at once ended it."""
+    monkeypatch.setattr(subprocess, "Popen", PLAIN)
+    (tmp_path / "log").mkdir()
+    bulk = Bulk(tmp_path, budget=1 << 30)
+    try:
+        bulk.call("ping", {})
+        assert bulk.pid is not None
+        assert resident(bulk.pid, "VmData") < HELD
     finally:
         bulk.close()
 

@@ -130,6 +130,11 @@ def with_bounded_pool(most: int) -> None:
             os.environ[POOL] = given
 
 
+SPARING = {POOL: "system"}
+"""For a process with a bound: what Arrow takes where nobody names a pool takes hold of a GiB as it is first asked for
+anything, and all of that counts."""
+
+
 def environment(**more: str) -> dict[str, str]:
     """For a process of our own: it finds this package where this process found it, and numpy does no algebra there."""
     source = str(Path(__file__).resolve().parents[__name__.count(".")])

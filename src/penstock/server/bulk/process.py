@@ -29,7 +29,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, Unavailable, told_as
 from penstock.history.view import LISTINGS, PAUSE_S, Moved, Showing, lasting, listed_again, listing
 from penstock.server.base.faults import reports
-from penstock.server.base.loading import END_S, begun, ended
+from penstock.server.base.loading import END_S, SPARING, begun, ended, environment
 from penstock.server.bulk import requests
 from penstock.server.doors.line import Broken, Ended, Frame, Kind, Line, Lines, plain
 from penstock.wire.flight.failures import error_from
@@ -270,7 +270,7 @@ class Bulk:
         ours, theirs = socket.socketpair()
         try:
             words = (self._data, str(self._memory), str(NICENESS), str(self._budget))
-            self._process = begun("penstock.server.bulk.child", [theirs], *words)
+            self._process = begun("penstock.server.bulk.child", [theirs], *words, env=environment(**SPARING))
         except BaseException:
             ours.close()
             raise

@@ -12,7 +12,7 @@ import time
 
 from penstock.errors import PreconditionFailed, Unavailable
 from penstock.server.base.allowed import begin
-from penstock.server.base.loading import END_S, environment
+from penstock.server.base.loading import END_S, SPARING, environment
 from penstock.server.doors.door_process import begun_with_lines
 from penstock.server.doors.line import Line
 
@@ -60,7 +60,7 @@ class Child:
 
 def _environment() -> dict[str, str]:
     """What the child is told: of this process everything but our own settings, among which are passwords."""
-    all_of_it = environment(ARROW_DEFAULT_MEMORY_POOL="system")  # another one takes hold of more than it is asked for
+    all_of_it = environment(**SPARING)
     return {name: value for name, value in all_of_it.items() if not name.startswith("PENSTOCK_")}
 
 
