@@ -15,14 +15,14 @@ from penstock.core.queue.settling import letters
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
 from penstock.records.properties import Properties, encode
-from penstock.server.amqp import commands, intake, leaving, session
+from penstock.server.amqp import commands, intake, leaving, publishers, session
 from penstock.server.amqp.incoming import UNTIMED
 from penstock.server.base.rounds import HEARD_US, TURN_US
 from penstock.wire.amqp import methods as m
 from penstock.wire.amqp.frames import METHOD
 from penstock.wire.amqp.machine import ServerConnection
 from planting import Plant
-from sim.serverkit import Client, Life, clock, frame, message
+from sim.serverkit import Client, Content, Life, clock, frame, message
 
 MS = 1000
 MANY = 40
@@ -294,6 +294,24 @@ def test_who_has_vanished_and_is_ended_before_its_turn_is_forgotten(
     assert not life.door.sessions
     assert "own" not in {one.name for one in life.core.queues()}
     assert life.engine.faults.ended == (how == "fault")
+
+
+def test_what_is_given_back_one_by_one_is_decided_few_at_a_time(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that its time is seen: it lay until the end of the turn.  Who gives back has room, and gets each again."""
+    count = 3 * publishers.RETURNED_MOST
+    life.declare("back")
+    client, other = life.client(), life.client()
+    client.consume("back")
+    other.send(b"".join(message(b"%d" % n, "back") for n in range(count)))
+    life.run()
+    tags = [one.tag for one in client.take_all() if isinstance(one, Content)]
+    slow(life, monkeypatch, Queue, "settle")
+    data = b"".join(frame(METHOD, 1, m.BasicNack(tag, False, True).encode()) for tag in reversed(tags))
+    took = longest(life, read(client, data))
+    assert took <= TURN_US + (publishers.RETURNED_MOST + UNTIMED) * MS
+    again = [one for one in client.take_all() if isinstance(one, Content)]
+    assert (len(tags), life.core.queue("/", "back").leased) == (count, count)
+    assert sorted(one.body for one in again) == sorted(b"%d" % n for n in range(count))
 
 
 def busiest(count: int, verb: m.Method) -> int:

@@ -44,6 +44,9 @@ ROWS_MOST = 1024
 BYTES_MOST = 256 << 10
 """Gathered rows and bytes beyond which they are decided within the round: others' turn must not be long."""
 
+RETURNED_MOST = 64
+"""The same of deliveries that are given back one by one, of which each takes as long as 20 publishes."""
+
 
 def gives_back(event: Event) -> bool:
     """Whether a client gives back one delivery: that may lie here with others."""
@@ -146,6 +149,8 @@ class Gathering:
     def give_back(self, settled: Sequence[tuple[Consumer, Chunk]]) -> None:
         """A connection gives deliveries back; all that came before is decided, but for such."""
         self._returned += settled
+        if len(self._returned) >= RETURNED_MOST:
+            self.decide()
 
     def decide(self) -> None:
         """All that lies here is decided."""
