@@ -182,6 +182,10 @@ nobody knows what became of it."""
 GIVE_BACK_S = 5.0
 """How long `give_back` waits for the server to send no more, to say then what nobody has seen."""
 
+LAST_S = 0.1
+"""How long the server has to take what was settled while Python ends, before its stream is cut off: nobody hears that it
+has."""
+
 
 class Exchange:
     """Made by a `Consumer`.  The holder of the messages that came over it."""
@@ -420,6 +424,8 @@ class Exchange:
             if thread is not threading.current_thread() and not sys.is_finalizing():
                 thread.join(WAIT_S)
         if self._threads[0].is_alive():
+            if sys.is_finalizing() and self.unknown:
+                time.sleep(LAST_S)
             self._reader.cancel()
         self._close_writer()
 
