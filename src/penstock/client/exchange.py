@@ -183,8 +183,8 @@ GIVE_BACK_S = 5.0
 """How long `give_back` waits for the server to send no more, to say then what nobody has seen."""
 
 LAST_S = 0.1
-"""How long the server has to take what was settled while Python ends, before its stream is cut off: nobody hears that it
-has."""
+"""How long the server has to take what was settled while Python ends, before its stream is cut off: its word that it
+has it is heard by nobody."""
 
 
 class Exchange:

@@ -6,13 +6,14 @@ their time has not come or nobody wants them, what lies between them goes, too: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from penstock.core.commands.links import LinkCommands
 from penstock.core.links.ownership import Span
 from penstock.core.links.sharing import HERE
+from penstock.core.queue.queue import Queue
 from penstock.records.chunks import Now, merged_spans
 from penstock.records.kinds import Kind
 
@@ -77,15 +78,7 @@ class ForgettingCommands(LinkCommands):
         if new <= HELD_FEW or 16 * new <= sum(queue.total() for queue in may):
             return Moment(last, below)
         self._held_then = held
-        beyond, staying = last + 1, list[Span]()
-        for some in [queue.first_living(STAYING_MOST) for queue in may]:
-            staying += some
-            if len(some) == STAYING_MOST:
-                beyond = min(beyond, some[-1][0])
-        staying = merged_spans(staying)
-        if len(staying) > STAYING_MOST:
-            beyond = min(beyond, staying[STAYING_MOST][0])
-        return Moment(last, below, beyond, tuple(span for span in staying if span[0] < beyond))
+        return Moment(last, below, *_staying(may, last + 1))
 
     def _were_there(self, lowest: int) -> None:
         """Messages from this LSN on are in queues again, or may be, that were in none before."""
@@ -119,3 +112,16 @@ class ForgettingCommands(LinkCommands):
             self._at(now)
             peer = min(number for number in self.peers.sites if number != HERE)
             self._out.record(Kind.LINK, self.peers.name(peer), {"peer": peer, "ended": upto})
+
+
+def _staying(queues: Iterable[Queue], beyond: int) -> tuple[int, tuple[Span, ...]]:
+    """The first messages that these have, in so many spans at most, and from where on, or this, there may be others."""
+    staying = list[Span]()
+    for some in [queue.first_living(STAYING_MOST) for queue in queues]:
+        staying += some
+        if len(some) == STAYING_MOST:
+            beyond = min(beyond, some[-1][0])
+    staying = merged_spans(staying)
+    if len(staying) > STAYING_MOST:
+        beyond = min(beyond, staying[STAYING_MOST][0])
+    return beyond, tuple(span for span in staying if span[0] < beyond)
