@@ -46,12 +46,14 @@ DOORS = ("penstock.server.flight.front", "penstock.server.amqp.front", "penstock
 BESIDE = (*DOORS, "penstock.server.flight.grpc_server")
 """What processes beside a server have loaded, which load Arrow as a server does."""
 
+SPARING = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+
 APART = {
     "penstock.server.bulk.child": (
-        {}, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.base.allocator"),
+        SPARING, ("penstock.history.view", "penstock.server.bulk.requests", "penstock.server.base.allocator"),
     ),
-    "penstock.server.sql.sql_child": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
-    "penstock.server.cluster.process": ({"ARROW_DEFAULT_MEMORY_POOL": "system"}, ()),
+    "penstock.server.sql.sql_child": (SPARING, ()),
+    "penstock.server.cluster.process": (SPARING, ()),
 }  # fmt: skip
 """What has memory of its own: the variables that it begins with, and what it has loaded beside itself, and no more."""
 

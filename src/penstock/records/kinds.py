@@ -205,10 +205,11 @@ class Kind(IntEnum):
     """queue and exact pairs; {"owner", "site", "serial", "why"}: the site of that number, so called then, alone may
     lease them from now on; serial: how many transfers there were; why: first, transfer, yielded or proxied"""
     LINK = 83
-    """name: site; {"peer", "heard"?, "acked"?, "paused"?, "forgot"?, "floor"?}: what is so now of the links between it
-    and this one (`core.links.lasting`); forgot: where its messages stand here is known no longer of those below this
-    LSN.  Or {"peer", "ended"}: every site was told of the queues that ended up to there; nothing is said of this
-    one.  Or {"peer", "passed"}: what it published with a lower LSN has gone by where nothing took it"""
+    """name: site; {"peer", "heard"?, "acked"?, "paused"?, "forgot"?, "between"?, "floor"?}: what is so now of the links
+    between it and this one (`core.links.lasting`); forgot: where its messages stand here is known no longer of those
+    below this LSN; between: [LSN, first, stop, ...]: nor of those below that, but for these spans of them.  Or {"peer",
+    "ended"}: every site was told of the queues that ended up to there; nothing is said of this one.  Or {"peer",
+    "passed"}: what it published with a lower LSN has gone by where nothing took it"""
     PROXY = 84
     """queue; {"on", "by"?}: this site acts for owners that are away, or does so no longer"""
     CLAIMED = 85
