@@ -296,6 +296,16 @@ def test_claims_know_which_other_sites_have_some() -> None:
     assert claims.others() == []
 
 
+def two_with_one_queue() -> tuple[Linked, Linked]:
+    """Sites that are linked, and share it."""
+    a, b = Linked("a"), Linked("b")
+    for site, other in ((a, b), (b, a)):
+        site.declare("q")
+        site.core.carries(other.name, [Carries("q")])
+    assert a.link(b) == b.link(a) == []
+    return a, b
+
+
 @pytest.mark.parametrize("stays", [False, True])
 def test_what_is_known_of_messages_goes_with_them_also_where_each_site_works_its_own(
     stays: bool, monkeypatch: pytest.MonkeyPatch
@@ -303,11 +313,7 @@ def test_what_is_known_of_messages_goes_with_them_also_where_each_site_works_its
     """What two sites publish by turns is a claim and a place each; one may wait for its time for days before all."""
     monkeypatch.setattr(owning, "CLAIMS_FEW", 16)
     monkeypatch.setattr(forgetting, "HELD_FEW", 16)
-    a, b = Linked("a"), Linked("b")
-    for site, other in ((a, b), (b, a)):
-        site.declare("q")
-        site.core.carries(other.name, [Carries("q")])
-    assert a.link(b) == b.link(a) == []
+    a, b = two_with_one_queue()
     if stays:
         a.publish("q", b"later", properties=header(headers={"x-delay": 86_400_000}))
     here, there = (site.subscribe(site.q(), max_backlog=1) for site in (a, b))
@@ -340,11 +346,7 @@ def test_all_that_waits_is_looked_through_the_more_seldom_the_more_it_is(monkeyp
     """For what may be forgotten: 10 million in a queue take a turn of 0.3 s."""
     monkeypatch.setattr(forgetting, "HELD_FEW", 0)
     monkeypatch.setattr(owning, "CLAIMS_FEW", 0)
-    a, b = Linked("a"), Linked("b")
-    for site, other in ((a, b), (b, a)):
-        site.declare("q")
-        site.core.carries(other.name, [Carries("q")])
-    assert a.link(b) == b.link(a) == []
+    a, b = two_with_one_queue()
     b.publish("q", *(b"x" for _ in range(640)))
     looks, living = list[object](), owning._living
 
@@ -365,11 +367,7 @@ def test_all_that_waits_is_looked_through_the_more_seldom_the_more_it_is(monkeyp
 
 def test_what_a_site_says_of_its_queue_has_nobody_look_at_each_message_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a start what that one had before its queue was there is unsure: nothing, where it was there before them."""
-    a, b = Linked("a"), Linked("b")
-    for site, other in ((a, b), (b, a)):
-        site.declare("q")
-        site.core.carries(other.name, [Carries("q")])
-    assert a.link(b) == b.link(a) == []
+    a, b = two_with_one_queue()
     for _ in range(50):
         for site in (a, b):
             site.publish("q", b"x")

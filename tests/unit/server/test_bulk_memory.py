@@ -53,7 +53,10 @@ def resident(pid: int, what: str) -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(what))
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+with_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc")
+
+
+@with_proc
 def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +87,7 @@ def test_rewriting_a_segment_of_small_batches_takes_little_beside_a_small_server
         bulk.close()
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc")
+@with_proc
 def test_a_bulk_process_takes_hold_of_little_before_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found under load: half of what it may have was gone as it began, and 50 reads at once ended it."""
     monkeypatch.setattr(subprocess, "Popen", PLAIN)

@@ -30,7 +30,7 @@ from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
 from penstock.replication.register import decode
 from penstock.server import saying
 from penstock.server.alarms import SETTINGS, not_in_force
-from penstock.server.base.loading import POOL, begun, end_children, ended, environment
+from penstock.server.base.loading import SPARING, begun, end_children, ended, environment
 from penstock.server.cluster.log_sending import Hold
 from penstock.server.cluster.packets import LOST, ONE, THREE, TWO, boottime, packets
 from penstock.server.cluster.registers import MANUAL, changed, register_at
@@ -121,7 +121,7 @@ class Cluster:
         mine = os.pidfd_open(os.getpid())
         try:
             # it needs next to nothing of Arrow, whose own pool would take 4 MiB all the same
-            env = {POOL: "system", **environment()}
+            env = {**SPARING, **environment()}
             self._process = begun("penstock.server.cluster.process", (theirs, mine), env=env)
         finally:
             theirs.close()
