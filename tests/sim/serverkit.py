@@ -331,10 +331,12 @@ class Beside:
         self.least = 1 << 53  # bytes that reach the core; what is behind them is on its way for ever
         self.slow_up = self.slow_down = False  # what is said stays on its way meanwhile
         self.jobs = deque[Callable[[], None]]()
+        self.failures = list[Exception]()  # faults that ended one client
         self.doorway = Doorway(life.door, self._down.append, lambda: sum(map(len, self._down)), lambda _: self.cut())
         self.host = Host(
             limits or Limits(), version="1", external=False, write=self.up.append, mono=life.clock.mono,
             soon=self.jobs.append, at_round_end=self.jobs.append, off=lambda work, then: then(work()),
+            failed=self.failures.append,
         )  # fmt: skip
 
     def rounds(self) -> None:

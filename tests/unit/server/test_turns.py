@@ -230,6 +230,34 @@ def test_a_door_reads_what_many_bring_by_turns_and_forgets_nothing_of_who_leaves
     assert {one.name for one in life.core.queues()} >= {f"of {last}", f"more of {last}"}
 
 
+def test_a_fault_in_what_a_door_reads_late_ends_whose_it_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It left the others unread for ever."""
+    life = Life(SimDisk(), clock(), apart=True)
+    door = life.beside
+    assert door is not None
+    clients = [life.client() for _ in range(MANY)]
+    slow(life, monkeypatch, ServerConnection, "receive")
+    heard = ServerConnection.receive
+
+    def failing(machine: ServerConnection, data: bytes) -> object:
+        if b"bad" in data:
+            raise RuntimeError("a mistake")
+        return heard(machine, data)
+
+    monkeypatch.setattr(ServerConnection, "receive", failing)
+    bad = MANY - 2
+    for n, client in enumerate(clients):
+        client.send(declares("bad" if n == bad else f"of {n}"))
+    while door.jobs:
+        door.jobs.popleft()()
+    life.run()
+    assert [str(error) for error in door.failures] == ["a mistake"]
+    assert [declared(client) for n, client in enumerate(clients) if n != bad] == [
+        [f"of {n}"] for n in range(MANY) if n != bad
+    ]
+    assert clients[bad].closed
+
+
 @pytest.mark.parametrize("what", ["messages", "methods"])
 def test_what_came_before_the_end_of_a_connection_counts(
     life: Life, monkeypatch: pytest.MonkeyPatch, what: str

@@ -64,13 +64,18 @@ class Host:
         soon: Soon,
         at_round_end: Soon,
         off: Off,
+        failed: Callable[[Exception], object],
     ) -> None:
-        """write: to the core.  mono: microseconds that never go back.  off: does what takes long."""
+        """write: to the core.  mono: microseconds that never go back.  off: does what takes long.
+
+        failed: told of a fault that ends one client, as asyncio tells of those in what it calls itself.
+        """
         self.sessions = dict[int, Hosted]()
         self.dirty = list[Hosted]()
         self.held = list[Hosted]()
         self.gathered = Gathered()
         self.mono = mono
+        self.failed = failed
         self.turns = Turns(mono, soon, lambda work: work())
         self._limits = limits
         self._version = version
@@ -327,6 +332,7 @@ class AmqpFront(Front):
             soon=self.loop.call_soon,
             at_round_end=self._pulse.at_round_end(self.loop),
             off=self._derive,
+            failed=self._tell,
         )
         link = WayLink(host.receive, self.over.set, lambda _: None)
         await self.loop.create_connection(lambda: link, sock=ours)
@@ -351,6 +357,9 @@ class AmqpFront(Front):
             self._host.end()
         if self._way is not None:
             self._way.transport.abort()
+
+    def _tell(self, error: Exception) -> None:
+        self.loop.call_exception_handler({"message": "what an AMQP client sent is not heard", "exception": error})
 
     def _derive(self, work: Callable[[], bytes], then: Callable[[bytes], None]) -> None:
         def made(done: asyncio.Future[bytes]) -> None:

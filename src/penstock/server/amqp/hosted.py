@@ -124,6 +124,8 @@ class House(Protocol):
     """Those whose machines have something to say."""
     mono: Callable[[], int]
     turns: Turns
+    failed: Callable[[Exception], object]
+    """Told of a fault that ends one client."""
 
     def add(self, pieces: Sequence[bytes]) -> None:
         """A frame for the core, behind all that came before."""
@@ -204,9 +206,13 @@ class Hosted:
 
     def _hear_late(self) -> None:
         data, self._unheard = self._unheard, b""
-        if data and not self.machine.finished:
-            self._read(data)
-            self._brought()
+        try:
+            if data and not self.machine.finished:
+                self._read(data)
+                self._brought()
+        except Exception as error:  # noqa: BLE001 - the border of one client, which asyncio is where it is not late
+            self._host.failed(error)
+            self.link.abort()
         self.start(TURN)
 
     def pause_writing(self) -> None:
