@@ -14,7 +14,9 @@ from penstock.core.effects import Verb
 from penstock.core.links.ownership import Claim
 from penstock.core.links.sharing import Site
 from penstock.core.queue import dedup, staging
+from penstock.core.queue.groups import Groups
 from penstock.core.queue.order import ranks
+from penstock.core.queue.tenants import Tenant
 from penstock.core.state.capture import BREATH
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
@@ -107,16 +109,23 @@ def test_keys_of_messages_that_wait_anywhere_are_not_looked_through_for_those_of
     assert not looks
 
 
+@pytest.mark.parametrize("keys", [7, 1000], ids=["seven keys", "each its own"])
 @pytest.mark.parametrize("what", ["groups", "tenants", "both"])
-def test_a_purge_looks_at_keys_and_not_at_each_message_of_them(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_purge_looks_at_no_message_and_at_no_key_by_itself(
+    what: str, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World()
     queue = world.declare("q", **KNOWN[what])
-    for number in range(100):
-        world.publish("q", *(b'{"g": "%d", "t": "%d"}' % (n % 7, n % 5) for n in range(number, number + 10)))
+    for number in range(0, 1000, 10):
+        numbers = [n % keys for n in range(number, number + 10)]
+        world.publish("q", *(b'{"g": "%d", "t": "%d"}' % (n, n) for n in numbers))
     worker = world.subscribe(queue, max_backlog=9)
     held = len(world.inbox[worker])
-    looks = Mock(wraps=staging.Keys.of)
-    monkeypatch.setattr(staging.Keys, "of", lambda *told: looks(*told))
+    of, front, clear = staging.Keys.of, Groups.front, Tenant.clear
+    looks = Mock()
+    monkeypatch.setattr(staging.Keys, "of", lambda *told: [looks(), of(*told)][1])
+    monkeypatch.setattr(Groups, "front", lambda *told: [looks(), front(*told)][1])
+    monkeypatch.setattr(Tenant, "clear", lambda *told: [looks(), clear(*told)][1])
     assert world.core.purge_queue(world.now, queue) == 1000 - held
     assert looks.call_count < 100
     queue.check()

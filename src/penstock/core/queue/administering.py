@@ -27,7 +27,7 @@ from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.settling.settle import from_holders
 from penstock.core.queue.stages import marked
 from penstock.core.queue.whole import AT_ONCE, DISPATCH, PACE, PAUSE, TRIM
-from penstock.core.state.lsns import Ints, flat
+from penstock.core.state.lsns import FEW, Ints, flat, to_array
 from penstock.errors import NotFound
 from penstock.records.causes import CANCELLED, LEFT_BEHIND
 from penstock.records.chunks import Chunk, Now, pack_pairs
@@ -178,7 +178,7 @@ def _deleted(queue: Contents) -> NotFound:
 
 def ready_pairs(queue: Contents) -> list[int]:
     """Flat pairs, ascending, that hold what is ready or held back, and nothing else that lives."""
-    ready = list(queue.chunks("ready", "held", "inactive"))
+    ready = _gathered(list(queue.chunks("ready", "held", "inactive")))
     if not ready:
         return []
     low, high = min(chunk[0] for chunk in ready), max(chunk[-1] for chunk in ready)
@@ -198,6 +198,13 @@ def ready_pairs(queue: Contents) -> list[int]:
         for group, a, b in zip(before[starts].tolist(), lsns[starts].tolist(), lsns[ends].tolist(), strict=True):
             _widen(spans, group, a, b)
     return [end for _, (a, b) in sorted(spans.items()) for end in (a, b + 1)]
+
+
+def _gathered(chunks: Sequence[Chunk]) -> list[Chunk]:
+    """These chunks; the small ones, of which there may be very many, are one."""
+    few = flat([chunk for chunk in chunks if len(chunk) < FEW])
+    gathered = [to_array(few)] if len(few) else []
+    return [*gathered, *[chunk for chunk in chunks if len(chunk) >= FEW]]
 
 
 def _widen(spans: dict[int, tuple[int, int]], group: int, low: int, high: int) -> None:

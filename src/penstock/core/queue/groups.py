@@ -155,21 +155,18 @@ class Groups:
         self.keys.drop(lsn, self.keys.of(lsn))
         return successor
 
-    def leave_all(self, gone: Chunk) -> Chunk:
-        """All that wait in lines are gone, and these, which were in none; all of them."""
-        lines = [view(line)[line[0] :] for line in self._lines.values()]
-        every = packed(np.sort(np.concatenate([view(gone), *lines]))) if lines else gone
+    def keep(self, stay: Chunk) -> None:
+        """Nobody waits in a line any more, and none but these stands for a key, or beside who does; ascending."""
         self._lines, self.apart, self.count, self._older = {}, {}, 0, False
-        for lsn, key in zip(gone, self.keys.each(gone), strict=True):
-            self._step_aside(lsn, key)
-        self.keys.drop_all(every)
-        return every
+        front = view(self._front)
+        front[~np.isin(front, view(stay))] = 0
+        for key in [key for key in self._beside if not self._front[key]]:
+            self._next(key)
+        self.keys.keep(stay)
 
     def step_aside(self, lsn: int) -> int:
         """A message that was not in a line does not stand for its key any more; who does so instead, if it is ready."""
-        return self._step_aside(lsn, self.keys.of(lsn))
-
-    def _step_aside(self, lsn: int, key: int) -> int:
+        key = self.keys.of(lsn)
         if key != NO_KEY:
             if self.front(key) == lsn:
                 return self._next(key)

@@ -20,11 +20,12 @@ from penstock.core.effects import Key as KeyEffect
 from penstock.core.effects import Purpose, Sink, Token
 from penstock.core.queue.groups import Groups
 from penstock.core.queue.order.ranks import Ranks
-from penstock.core.queue.order.runs import NEVER, Run, sorted_chunk, without
+from penstock.core.queue.order.runs import NEVER, Run, packed, sorted_chunk, without
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Staging, Told, ascending_chunk
 from penstock.core.queue.tenants import Tenants
 from penstock.core.queue.yielding import Yielding
+from penstock.core.state.lsns import flat
 from penstock.errors import PreconditionFailed
 from penstock.expr import compile_value
 from penstock.records.chunks import Chunk, as_chunk
@@ -289,20 +290,13 @@ class Shares:
             queue.offer(Run(ascending_chunk(fresh), False))
 
     def drop_ready(self, queue: Whole) -> None:
-        """All that is ready is gone, here and among what is offered; the caller has not forgotten the latter yet."""
-        tenants = self.tenants
-        offered = [*queue.main.chunks(), *queue.returned.pieces()]
-        if tenants is not None:
-            offered += [*tenants.chunks(), *(run.chunk for run in tenants.runs())]
-            tenants.clear()
-        for chunk in (*self.staging.chunks(), *(run.chunk for run in self.staging.runs())):
-            known = [lsn for lsn in chunk if self.keys.knows(lsn)]  # became due while others waited for their keys
-            offered.append(as_chunk(array("q", known)))
-        gone = sorted_chunk(offered)
+        """All that is ready is gone, here and among what is offered."""
+        others = packed(flat(queue.chunks("leased", "delayed", "foreign")))
+        stay = sorted_chunk([as_chunk(array("q", self.keys.among(others)))])
         if self.groups is not None:
-            gone = self.groups.leave_all(gone)
-        if tenants is not None:
-            tenants.leave_all(gone, self.mono)
+            self.groups.keep(stay)
+        if self.tenants is not None:
+            self.tenants.keep(stay, self.mono)
         self.yielding.forget()
         out, self.staging = self.staging.out, Staging()
         self.staging.out = out

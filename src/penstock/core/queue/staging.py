@@ -12,9 +12,10 @@ asked about before all others, for its keys are in use.
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+
+import numpy as np
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
@@ -233,20 +234,16 @@ class Keys:
         if not self.living[number]:
             self._end(number)
 
-    def drop_all(self, chunk: Chunk) -> list[tuple[int, str]]:
-        """These messages are gone; numbers and texts of keys that no living one has any more."""
-        counts = Counter(self.each(chunk))
+    def keep(self, stay: Chunk) -> None:
+        """All others of the messages whose keys are known are gone; ascending."""
+        counts = np.bincount(np.asarray(self.each(stay), dtype=np.int64), minlength=1)
+        counts[NO_KEY] = 0
+        self.living = array("q", counts.tolist())
+        self._ids = {self.texts[number]: number for number in np.flatnonzero(counts).tolist()}
+        self.texts = [text if count else "" for text, count in zip(self.texts, self.living, strict=False)]
+        self._free = np.flatnonzero(counts == 0).tolist()[1:]
         if self._late:
-            for lsn in chunk:
-                self._late.pop(lsn, None)
-        del counts[NO_KEY]
-        ended = list[tuple[int, str]]()
-        for number, count in counts.items():
-            self.living[number] -= count
-            if not self.living[number]:
-                ended.append((number, self.texts[number]))
-                self._end(number)
-        return ended
+            self._late = {lsn: self._late[lsn] for lsn in stay if lsn in self._late}
 
     def _end(self, number: int) -> None:
         del self._ids[self.texts[number]]

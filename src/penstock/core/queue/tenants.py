@@ -307,10 +307,22 @@ class Tenants:
         if number and not self.keys.living[number]:
             self._end(number, text, mono)
 
-    def leave_all(self, gone: Chunk, mono: int) -> None:
-        """These, which wait nowhere any more, are gone for good."""
-        for number, text in self.keys.drop_all(gone):
-            self._end(number, text, mono)
+    def keep(self, stay: Chunk, mono: int) -> None:
+        """Nothing waits here any more, and none but these lives; ascending."""
+        self.come_again()
+        tenants, texts, self._by_number = self._by_number, self.keys.texts, {}
+        self.keys.keep(stay)
+        living = dict.fromkeys(self.keys.each(stay))
+        for number, tenant in tenants.items():
+            if number in living:
+                tenant.clear()
+                self._by_number[number] = tenant
+            else:
+                self._sleep(texts[number], tenant, mono)
+        self._ring.clear()
+        self._entering.clear()
+        self._emptied = []
+        self.count = 0
 
     def _end(self, number: int, text: str, mono: int) -> None:
         """Nothing that lives is of this tenant."""
@@ -318,8 +330,12 @@ class Tenants:
         if tenant is not None:
             self._leave_ring(tenant)
             self._entering.pop(number, None)
-            if tenant.pace is not None and not tenant.pace.full(mono):
-                self._sleeping.add(text, tenant.pace, mono)
+            self._sleep(text, tenant, mono)
+
+    def _sleep(self, text: str, tenant: Tenant, mono: int) -> None:
+        """What a tenant that has ended has spent counts still."""
+        if tenant.pace is not None and not tenant.pace.full(mono):
+            self._sleeping.add(text, tenant.pace, mono)
 
     def extract(self, wanted: Chunk) -> list[Run]:
         """Take those of the wanted that wait here; the others that were let through go out as they came."""
@@ -402,16 +418,8 @@ class Tenants:
     def runs(self) -> Iterator[Run]:
         """The others: what came back, or became due."""
         for tenant in self._by_number.values():
-            yield from tenant.runs()
-
-    def clear(self) -> None:
-        """Nothing may be delivered any more: it is gone."""
-        self.come_again()
-        for tenant in self._by_number.values():
-            tenant.clear()
-        self._ring.clear()
-        self._entering.clear()
-        self.count = 0
+            if tenant.returned.count:
+                yield from tenant.runs()
 
     def floor(self) -> int:
         """No message of a tenant is older."""

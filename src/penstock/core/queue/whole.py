@@ -168,6 +168,10 @@ class Whole(Protocol):
         """The places in these states, or in all, that hold something."""
         ...
 
+    def chunks(self, /, *states: State) -> Iterator[Chunk]:
+        """Everything in these states, or in all, in no order."""
+        ...
+
     def lives(self, lsn: int, /, *states: State) -> bool:
         """Whether a message is in one of these states, or in any."""
         ...
