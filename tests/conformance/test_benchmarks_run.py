@@ -70,8 +70,8 @@ def test_connections_at_rest_are_measured_on_a_real_server(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     figures = {json.loads(line)["what"]: json.loads(line)["value"] for line in done.stdout.splitlines()}
     assert len(figures) == 8
-    assert figures["50 connections at rest: in its door"] > 0
-    assert figures["50 connections at rest: one more is open after"] > 0
+    assert figures["500 connections at rest: in its door"] > 0
+    assert figures["500 connections at rest: one more is open after"] > 0
 
 
 def test_many_clients_are_measured_on_every_peer_that_is_installed(tmp_path: Path) -> None:
