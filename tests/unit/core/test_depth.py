@@ -14,12 +14,15 @@ from penstock.core.effects import Verb
 from penstock.core.links.ownership import Claim
 from penstock.core.links.sharing import Site
 from penstock.core.queue import dedup, staging
+from penstock.core.queue.explaining import where
 from penstock.core.queue.groups import Groups
-from penstock.core.queue.order import ranks
+from penstock.core.queue.order import ranks, runs
+from penstock.core.queue.places import standing
 from penstock.core.queue.tenants import Tenant
 from penstock.core.state.capture import BREATH
 from penstock.core.state.durable import DurableState, canonical
 from penstock.core.state.fold import Fold
+from penstock.records.entries import Publishes
 from penstock.records.queue_settings import QueueSettings
 from unit.core.world import World, header
 
@@ -136,6 +139,31 @@ def test_a_purge_looks_at_no_message_and_at_no_key_by_itself(
     queue.check()
     assert len(world.inbox[worker]) == held + 35
     assert (queue.ready, queue.leased) == (0, 0)
+
+
+@pytest.mark.parametrize("what", [None, *KNOWN])
+def test_a_look_at_a_few_messages_is_no_look_at_each_that_came_back_or_is_out(
+    what: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    queue = world.declare("q", **KNOWN.get(what or "", {}))
+    topic = world.core.topic("/", "", "q")
+    for number in range(0, 600, 2):  # each becomes due in its own moment, and some are leased one by one
+        bodies = [b'{"g": "%d", "t": "%d", "id": %d}' % (n % 7, n % 5, n) for n in (number, number + 1)]
+        due = [world.wall + 1_000_000 + 7 * n for n in (number + 1, number)]
+        world.core.publish(world.now, Publishes(topic, header(), bodies, not_before=due))
+        world.turn()
+    world.advance(2)
+    worker = world.subscribe(queue, max_backlog=200)
+    lsns = sorted(lsn for chunk in queue.chunks() for lsn in chunk)
+    looks, sift = Mock(), runs.sift
+    monkeypatch.setattr(runs, "sift", lambda *told: [looks(), sift(*told)][1])
+    assert queue.lives(lsns[0])
+    assert not queue.lives(lsns[-1] + 1)
+    assert where(queue, lsns[-1], world.now)
+    assert len(list(standing(queue, most=5))) < 60
+    assert looks.call_count < 60
+    assert worker.outstanding
 
 
 def test_the_floor_is_looked_up_a_few_queues_at_a_time() -> None:

@@ -119,7 +119,7 @@ def _of_barriers(queue: Contents, lsn: int) -> str:
 
 
 def _held(queue: Contents, lsn: int, now: Now) -> str:
-    run, consumer = next((run, holder) for run, holder in leased(queue) if holds(run.chunk, lsn))
+    run, consumer = next(leased(queue, range(lsn, lsn + 1)))
     if consumer.fenced:
         return f"it is planned for the {consumer.tag.replace(':', ' ', 1)}"
     until = f" until {told(now.wall + run.deadline - now.mono)}" if run.deadline else ", and its lease has no end"

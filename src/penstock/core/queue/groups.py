@@ -17,9 +17,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from penstock.core.queue.order.runs import NEVER, PIECE, Key, Run, all_within, packed, view
+from penstock.core.queue.order.runs import NEVER, Key, Run, all_within, view
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import NO_KEY, Keys
+from penstock.core.state.lsns import chunked, flat
 from penstock.records.chunks import Chunk, as_chunk
 
 CUT = 64
@@ -286,10 +288,20 @@ class Groups:
 
     def chunks(self) -> Iterator[Chunk]:
         """The same, in ascending chunks."""
-        lsns = [view(part) for part in self.waiting()]
-        if lsns:
-            every = np.sort(np.concatenate(lsns))
-            yield from (packed(every[start : start + PIECE]) for start in range(0, len(every), PIECE))
+        return iter(chunked(flat(self.waiting())))
+
+    def pieces(self) -> Iterator[Chunk]:
+        """All that wait in lines, in ascending chunks."""
+        return iter(chunked(flat(line[line[0] :] for line in self._lines.values())))
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that wait in lines, as runs; they stay."""
+        here = [lsn for lsn in self.keys.among(wanted) if self.waits(lsn)] if self.count else []
+        return [self.apart.get(lsn) or Run(range(lsn, lsn + 1), True) for lsn in here]
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """Those in `apart`, as runs and as columns that will not change."""
+        return [run.copy() for run in self.apart.values()], []
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait in lines with LSNs in [first, stop), ascending; they stay."""

@@ -17,7 +17,8 @@ from penstock.core.arena import Move
 from penstock.core.queue.held import unbarred
 from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.run_heap import RunHeap
-from penstock.core.queue.order.runs import NEVER, Run, holds, in_fewer, packed, view
+from penstock.core.queue.order.runs import NEVER, Run, in_fewer, packed, view
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.leases import SLOT
 from penstock.core.queue.whole import AVAILABLE, OWNED, STATES, WAITING, Part, Place, State
 from penstock.core.state.lsns import Ints, least
@@ -59,7 +60,7 @@ def _places(queue: Contents) -> Iterator[Place]:
         yield Place(
             "leased", "leases", queue.leased, back=lambda: (run for run, _ in leased(queue)),
             lowest=lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER),
-            page=lambda move: _page_leases(queue, move),
+            page=lambda move: _page_leases(queue, move), kept=_Leased(queue),
         )  # fmt: skip
     if queue.foreign is not None and queue.foreign.count:
         theirs = queue.foreign
@@ -73,7 +74,7 @@ def _places(queue: Contents) -> Iterator[Place]:
 
 def _in_heap(state: State, part: Part, heap: RunHeap, extract: Callable[[Chunk], list[Run]]) -> Place:
     return Place(
-        state, part, heap.count, back=heap.runs, lowest=heap.lowest, extract=extract, page=heap.page, heap=heap
+        state, part, heap.count, back=heap.runs, lowest=heap.lowest, extract=extract, page=heap.page, kept=heap
     )
 
 
@@ -101,17 +102,17 @@ def _of_shares(queue: Contents, shares: Shares) -> Iterator[Place]:
     if groups is not None and groups.count:
         yield Place(
             "ready", "lines", groups.count, groups.chunks, groups.apart.values, groups.waiting, groups.floor,
-            lambda wanted: forgotten(groups.extract(wanted)), between=groups.between,
+            lambda wanted: forgotten(groups.extract(wanted)), between=groups.between, kept=groups,
         )  # fmt: skip
     if tenants is not None and tenants.count:
         yield Place(
             "ready", "tenants", tenants.count, tenants.chunks, tenants.runs, None, tenants.floor, tenants.extract,
-            between=tenants.between,
+            between=tenants.between, kept=tenants,
         )  # fmt: skip
     if staging.count:
         yield Place(
             "ready", "unkeyed", staging.count, staging.chunks, staging.runs, None, staging.floor,
-            lambda wanted: forgotten(staging.extract(wanted)), staging.page, between=staging.between,
+            lambda wanted: forgotten(staging.extract(wanted)), staging.page, between=staging.between, kept=staging,
         )  # fmt: skip
 
 
@@ -146,11 +147,28 @@ def _undelayed(queue: Contents, runs: list[Run]) -> list[Run]:
     return runs
 
 
-def leased(queue: Contents) -> Iterator[tuple[Run, Consumer]]:
-    """What is leased, with who holds it; each one's oldest grants first."""
+def leased(queue: Contents, wanted: Chunk | None = None) -> Iterator[tuple[Run, Consumer]]:
+    """What is leased, or what of the wanted is, with who holds it; each one's oldest grants first."""
     for consumer in queue.all_consumers:
-        if consumer.leases.count:
-            yield from ((run, consumer) for run in consumer.leases.held() if run.place != SLOT)
+        leases = consumer.leases
+        if leases.count:
+            held = leases.held() if wanted is None else leases.among(wanted)
+            yield from ((run, consumer) for run in held if run.place != SLOT)
+
+
+class _Leased(NamedTuple):
+    """What all consumers of a queue hold."""
+
+    queue: Contents
+
+    def pieces(self) -> Iterator[Chunk]:
+        return (chunk for one in self.queue.all_consumers if one.leases.count for chunk in one.leases.pieces())
+
+    def among(self, wanted: Chunk) -> Iterator[Run]:
+        return (run for run, _ in leased(self.queue, wanted))
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        return [run.copy() for run, _ in leased(self.queue)], []
 
 
 def standing(queue: Contents, *states: State, most: int = NEVER) -> Iterator[tuple[State, Run, Consumer | None]]:
@@ -160,12 +178,12 @@ def standing(queue: Contents, *states: State, most: int = NEVER) -> Iterator[tup
     """
     for place in places(queue, *states):
         state: State = place.state
+        wanted = packed(least(place.chunks(), 0, most)) if place.kept is not None and most < place.count else None
         if place.part == "leases":
-            for run, consumer in leased(queue):
+            for run, consumer in leased(queue, wanted):
                 yield state, run, consumer
         else:
-            few = place.heap is not None and most < place.count
-            for run in place.among(packed(least(place.chunks(), 0, most))) if few else place.runs():
+            for run in place.runs() if wanted is None else place.among(wanted):
                 yield state, run, None
 
 
@@ -205,8 +223,8 @@ def lives(queue: Contents, lsn: int, *states: State) -> bool:
     """Whether a message is in one of these states, or in any."""
     if (not states or "ready" in states) and queue.main.has(lsn):
         return True
-    others = (chunk for place in places(queue, *states) if place.part != "main" for chunk in place.chunks())
-    return any(holds(chunk, lsn) for chunk in others)
+    others = (place for place in places(queue, *states) if place.part != "main")
+    return any(len(run.chunk) for place in others for run in place.among(range(lsn, lsn + 1)))
 
 
 def oldest(queue: Contents, most: int = NEVER) -> int:

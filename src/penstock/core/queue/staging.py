@@ -18,6 +18,7 @@ from hashlib import blake2b
 import numpy as np
 
 from penstock.core.arena import Move
+from penstock.core.queue.order import scattered
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import Returned, Waiting
@@ -106,6 +107,15 @@ class Staging(Waiting):
         """The same as ascending chunks."""
         yield from super().back()
         yield from (run.chunk for run in self.next)
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that are here, as runs; they stay."""
+        return [*super().among(wanted), *sift_runs(self.next, wanted)[0]]
+
+    def copies(self) -> tuple[list[Run], list[scattered.Told]]:
+        """The others than `chunks`, as runs and as columns that will not change."""
+        runs, columns = super().copies()
+        return [*runs, *[run.copy() for run in self.next]], columns
 
     def head(self) -> Key:
         return min([super().head(), *map(self.returned.key, self.next)])

@@ -25,8 +25,10 @@ from penstock.core.queue.order.priority import PriorityOrder
 from penstock.core.queue.order.ranks import Ranks
 from penstock.core.queue.order.returned import NOTHING_RETURNED, PriorityReturned, Returned, Waiting
 from penstock.core.queue.order.runs import NEVER, Key, Run, all_within, sift
+from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.attempts import FRESH
 from penstock.core.queue.staging import Keys
+from penstock.core.state.lsns import chunked, flat
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.queue_settings import QueueSettings
 
@@ -344,18 +346,21 @@ class Tenants:
             self._through = [lsn for lsn in self._through if lsn not in left]
             for lsn in gone:
                 self._wait(lsn)
+        out = list[Run]()
+        for tenant, own in self._of_tenants(wanted):
+            out += tenant.extract(own)
+            if not tenant.count:
+                self._emptied.append(tenant)
+        self.count -= sum(len(run.chunk) for run in out)
+        return out
+
+    def _of_tenants(self, wanted: Chunk) -> list[tuple[Tenant, Chunk]]:
+        """The wanted of each tenant."""
         mine: dict[int, list[int]] = {}
         for lsn in self.keys.among(wanted):
             mine.setdefault(self.keys.of(lsn), []).append(lsn)
-        out = list[Run]()
-        for number, own in mine.items():
-            tenant = self._by_number.get(number)
-            if tenant is not None:
-                out += tenant.extract(as_chunk(array("q", sorted(own))))
-                if not tenant.count:
-                    self._emptied.append(tenant)
-        self.count -= sum(len(run.chunk) for run in out)
-        return out
+        tenants = ((self._by_number.get(number), own) for number, own in mine.items())
+        return [(tenant, as_chunk(array("q", sorted(own)))) for tenant, own in tenants if tenant is not None]
 
     def prune(self) -> None:
         """A command is done: who had all it could deliver taken away, and got nothing else in it, leaves the ring."""
@@ -414,6 +419,22 @@ class Tenants:
             yield as_chunk(array("q", self._through))
         for tenant in self._by_number.values():
             yield from tenant.chunks()
+
+    def pieces(self) -> Iterator[Chunk]:
+        """All that wait here, in ascending chunks."""
+        through: Chunk = as_chunk(array("q", self._through))
+        return iter(chunked(flat([through, *(piece for one in self._by_number.values() for piece in one.pieces())])))
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that wait here, as runs; they stay."""
+        through = sift(as_chunk(array("q", self._through)), wanted)[0] if self._through else None
+        runs = [] if through is None else [Run(through, False)]
+        return runs + [run for tenant, own in self._of_tenants(wanted) for run in tenant.among(own)]
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """What `runs` has, as runs and as columns that will not change."""
+        copies = [tenant.copies() for tenant in self._by_number.values() if tenant.returned.count]
+        return [run for runs, _ in copies for run in runs], [told for _, some in copies for told in some]
 
     def runs(self) -> Iterator[Run]:
         """The others: what came back, or became due."""

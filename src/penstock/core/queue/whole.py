@@ -30,7 +30,6 @@ from penstock.core.queue.dispatching.filtering import Targets
 from penstock.core.queue.expiry import Expiry
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
-from penstock.core.queue.order.run_heap import RunHeap
 from penstock.core.queue.order.runs import NEVER, Run, sift_runs
 from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.settling.letters import Letters
@@ -65,6 +64,22 @@ def _stays(move: Move) -> None:
     """Nothing moves: its size is bounded."""
 
 
+class Kept(Protocol):
+    """What keeps all of a place, where that may be many runs."""
+
+    def pieces(self) -> Iterable[Chunk]:
+        """All of it, each chunk ascending; nothing of it will change."""
+        ...
+
+    def among(self, wanted: Chunk, /) -> Iterable[Run]:
+        """Those of the wanted that are here, as runs; they stay."""
+        ...
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """What was delivered or has a place of its own, as runs and as columns that will not change."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Place:
     """Some messages of one state, kept by one part of the queue.
@@ -78,7 +93,7 @@ class Place:
     between  all with LSNs in [first, stop), ascending, where that costs less than a look at everything
     after    up to so many of all that have a higher LSN, ascending, where that costs less than a look at everything
     solid    arrays within which no other message of the queue lies, but for those in `back`
-    heap     keeps all that is here, and tells some of it, or a part of what is known of it, in fewer steps than `back`
+    kept     keeps all that is here, and tells some of it, or a part of what is known of it, in fewer steps than `back`
     """
 
     state: State
@@ -93,7 +108,7 @@ class Place:
     solid: Callable[[], Iterable[Chunk]] = tuple
     between: Callable[[int, int], Chunk] | None = None
     after: Callable[[int, int], Chunk] | None = None
-    heap: RunHeap | None = None
+    kept: Kept | None = None
 
     def lsns(self) -> Iterable[Chunk]:
         """Those of `fresh`, in any order."""
@@ -101,11 +116,11 @@ class Place:
 
     def chunks(self) -> Iterator[Chunk]:
         """All of it, each chunk ascending."""
+        if self.kept is not None:
+            yield from self.kept.pieces()
+            return
         yield from self.fresh()
-        if self.heap is None:
-            yield from (run.chunk for run in self.back() if len(run.chunk))
-        else:
-            yield from self.heap.pieces()
+        yield from (run.chunk for run in self.back() if len(run.chunk))
 
     def runs(self) -> Iterator[Run]:
         """All of it as runs, what was never delivered too."""
@@ -114,13 +129,13 @@ class Place:
 
     def among(self, wanted: Chunk) -> Iterable[Run]:
         """Those of the wanted that are here, as runs."""
-        return sift_runs(self.runs(), wanted)[0] if self.heap is None else self.heap.among(wanted)
+        return sift_runs(self.runs(), wanted)[0] if self.kept is None else self.kept.among(wanted)
 
     def copies(self) -> tuple[list[Run], list[Told]]:
         """Those of `back`, as runs and as columns that will not change."""
-        if self.heap is None:
+        if self.kept is None:
             return [run.copy() for run in self.back() if len(run.chunk)], []
-        return self.heap.copies()
+        return self.kept.copies()
 
     def oldest(self, most: int = NEVER) -> int:
         """As `lowest`; where that has to be looked for, among so many chunks."""

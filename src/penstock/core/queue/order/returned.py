@@ -15,7 +15,7 @@ from penstock.core.arena import Move
 from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.ranks import Ints, Ranks
 from penstock.core.queue.order.run_heap import RunHeap
-from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, all_within, packed, view
+from penstock.core.queue.order.runs import END, NEVER, SMALL, Key, Run, all_within, packed, sift_runs, view
 from penstock.core.queue.order.scattered import Told
 from penstock.core.queue.order.sorted_rows import SortedRows
 from penstock.core.queue.order.standing import LOW, SINGLY, place_of
@@ -132,6 +132,15 @@ class Waiting:
         """All of them, each chunk ascending."""
         yield from self.chunks()
         yield from self.back()
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that are here, as runs; they stay."""
+        fresh = [Run(chunk, False) for chunk in self.chunks()]
+        return [*sift_runs(fresh, wanted)[0], *self.returned.among(wanted)]
+
+    def copies(self) -> tuple[list[Run], list[Told]]:
+        """The others than `chunks`, as runs and as columns that will not change."""
+        return self.returned.copies()
 
     def between(self, first: int, stop: int) -> Chunk:
         """All that wait here with LSNs in [first, stop), ascending; they stay."""

@@ -155,7 +155,7 @@ class RunHeap(ABC):
 
     def pieces(self) -> Iterator[Chunk]:
         """The LSNs of all, as ascending chunks that will not change: cheaper than runs."""
-        yield from (run.chunk for run in self.heaped())
+        yield from [entry[3].chunk for entry in self._heap]
         if self._scattered is not None:
             yield from self._scattered.pieces()
 
@@ -168,7 +168,7 @@ class RunHeap(ABC):
         """Those of the wanted that are here, in no order; they stay."""
         if not self.count or not len(wanted):
             return []
-        out = sift_runs(self.heaped(), wanted)[0]
+        out = sift_runs([entry[3] for entry in self._near(wanted)], wanted)[0]
         return out if self._scattered is None else out + self._scattered.among(wanted)
 
     # -- out
@@ -221,8 +221,7 @@ class RunHeap(ABC):
 
     def _out_of_heap(self, wanted: Chunk) -> list[Run]:
         """The same of the heap; what lies beside all of the wanted is not touched."""
-        first, last = wanted[0], wanted[-1]
-        near = [entry for entry in self._heap if entry[3].chunk[0] <= last and entry[3].chunk[-1] >= first]
+        near = self._near(wanted)
         out, left = sift_runs([entry[3] for entry in near], wanted)
         if out:
             gone = {entry[2] for entry in near}
@@ -231,6 +230,11 @@ class RunHeap(ABC):
             for run in left:
                 self._push(run)
         return out
+
+    def _near(self, wanted: Chunk) -> list[tuple[int, int, int, Run]]:
+        """What stands in the heap and reaches between the ends of the wanted."""
+        first, last = wanted[0], wanted[-1]
+        return [entry for entry in self._heap if entry[3].chunk[0] <= last and entry[3].chunk[-1] >= first]
 
     def _left(self, runs: list[Run]) -> list[Run]:
         """The same; where nothing stands in rows any more there are none."""

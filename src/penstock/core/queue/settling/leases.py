@@ -12,13 +12,13 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
 
 from penstock.core.arena import Move
-from penstock.core.queue.order.runs import NEVER, SMALL, Lanes, Lease, Run, sift, sorted_chunk, view
+from penstock.core.queue.order.runs import NEVER, SMALL, Lanes, Lease, Run, sift, sift_runs, sorted_chunk, view
 from penstock.records.chunks import Chunk
 
 SLOT = -1
@@ -115,9 +115,16 @@ class Leases:
 
     def take_leased(self, wanted: Chunk) -> list[Run]:
         """Remove those of the wanted that are leased; slots of what was delivered at most once stay."""
-        sifted = [sift(run.chunk, wanted)[0] for run in self.held() if run.place != SLOT]
-        held = [inside for inside in sifted if inside is not None]
+        held = [run.chunk for run in self.among(wanted) if run.place != SLOT]
         return self.take(sorted_chunk(held))[0] if held else []
+
+    def among(self, wanted: Chunk) -> list[Run]:
+        """Those of the wanted that are held here, as runs; they stay."""
+        if self.terms is not None or not len(wanted):
+            return sift_runs(self.held(), wanted)[0]
+        first, last = wanted[0], wanted[-1]
+        near = [run for run in self._runs if run.chunk[0] <= last and first <= run.chunk[-1]]
+        return sift_runs(self._living(near), wanted)[0]
 
     def take(self, chunk: Chunk) -> tuple[list[Run], list[Chunk]]:
         """Remove those of the chunk (ascending) that are held here; (the runs they were, the chunks not held)."""
@@ -383,7 +390,24 @@ class Leases:
         if self.terms is not None:
             yield self.terms.part(range(self.lone, self.lone + 1), True)
             return
+        yield from self._living(self._runs)
+
+    def pieces(self) -> Iterator[Chunk]:
+        """The chunks of all that is held, but of what was delivered at most once: cheaper than runs."""
+        if self.terms is not None:
+            yield from (run.chunk for run in self.held() if run.place != SLOT)
+            return
         for run in self._runs:
+            if run.place == SLOT or (isinstance(run, Lease) and not run.left):
+                continue
+            if isinstance(run, Lease) and run.gone is not None:
+                yield run.living().chunk
+            else:
+                yield run.chunk if run.chunk is not self._gathering else run.chunk[:]
+
+    def _living(self, runs: Iterable[Run]) -> Iterator[Run]:
+        """Of these runs what is held still."""
+        for run in runs:
             if not isinstance(run, Lease):
                 yield run if run.chunk is not self._gathering else run.part(run.chunk[:], False)
             elif run.left:
