@@ -193,7 +193,8 @@ def within(chunk: Chunk, first: int, stop: int) -> Chunk:
 
 def all_within(chunks: Iterable[Chunk], first: int, stop: int) -> Chunk:
     """Those of several ascending chunks in [first, stop), ascending, each once."""
-    return sorted_chunk([some for chunk in chunks if len(some := within(chunk, first, stop))])
+    near = [chunk for chunk in chunks if len(chunk) and chunk[0] < stop and chunk[-1] >= first]
+    return sorted_chunk([some for chunk in near if len(some := within(chunk, first, stop))])
 
 
 def sift(chunk: Chunk, wanted: Chunk) -> tuple[Chunk | None, list[Chunk], bool]:
