@@ -11,6 +11,7 @@ from choices import EFFORT
 from penstock.core.queue import yielding
 from penstock.core.queue.order.ranks import Ranks, rank_of
 from penstock.core.queue.order.runs import Run
+from penstock.core.queue.queue import Queue
 from penstock.core.queue.yielding import Yielding
 from penstock.testing import Broker
 
@@ -25,21 +26,43 @@ def body(n: int) -> bytes:
     return orjson.dumps({"n": n, "k": n % 7, "p": n % 5})
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many messages each look from now on has been at."""
+    looked = list[int]()
+    keys_of = yielding.keys_of
+
+    def seen(*asked: Any) -> Any:
+        found = keys_of(*asked)
+        looked.append(found.shape[1])
+        return found
+
+    monkeypatch.setattr(yielding, "keys_of", seen)
+    return looked
+
+
+@pytest.mark.parametrize("keys", KEYS, ids=str)
+def test_a_limit_that_is_set_far_below_looks_once_however_many_steps_it_takes(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = counted(monkeypatch)
+    monkeypatch.setattr(yielding, "PORTION", 8)
+    monkeypatch.setattr(Queue, "step_most", 10)
+    with Broker({"queue": [{"name": "q", **keys}]}) as broker:
+        for n in range(DEPTH + MORE):
+            broker.publish("q", body(n))
+        broker.alter("q", max_length=MORE)
+        broker.advance(1)
+        assert broker.stats("q")["ready"] == MORE
+    assert looked == [DEPTH + MORE]
+
+
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 @pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("keys", KEYS, ids=str)
 def test_a_full_queue_is_not_looked_through_for_each_message_that_comes(
     keys: dict[str, Any], order: dict[str, Any], limit: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = list[int]()
-    keys_of = yielding.keys_of
-
-    def counted(*asked: Any) -> Any:
-        found = keys_of(*asked)
-        looked.append(found.shape[1])
-        return found
-
-    monkeypatch.setattr(yielding, "keys_of", counted)
+    looked = counted(monkeypatch)
     monkeypatch.setattr(yielding, "PORTION", MORE)
     with Broker({"queue": [{"name": "q", **keys, **order, **limit}]}) as broker:
         for n in range(DEPTH + MORE):

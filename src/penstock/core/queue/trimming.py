@@ -105,12 +105,13 @@ def _of_the_lowest(queue: Contents, main: PriorityOrder, count: int) -> list[Run
 def _of_all(queue: Contents, count: int) -> list[Run]:
     """The same where some that are ready stand in lines behind others."""
     assert queue.shares is not None
-    yielding = queue.shares.yielding
+    yielding, limits = queue.shares.yielding, queue.limits
     out = list[Run]()
     while count > 0 and queue.ready:
         lsns = yielding.next(count)
         if not lsns:
-            yielding.look((run for _, run, _ in queue.standing("ready")), queue.ranks, count)
+            beyond = 0 if limits is None else queue.ready - limits.length
+            yielding.look((run for _, run, _ in queue.standing("ready")), queue.ranks, max(count, beyond))
             continue
         runs = queue.extract_ready(ascending_chunk(lsns))
         count -= sum([len(run.chunk) for run in runs])

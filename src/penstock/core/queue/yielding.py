@@ -8,6 +8,7 @@ before somebody asks, and little in comparison with what is looked at.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from penstock.core.queue.order.ranks import Ints, Ranks
 from penstock.core.queue.order.runs import Run, packed, view
+from penstock.core.state.lsns import FEW, ints
 
 Yield = tuple[int, int, int]
 """Whoever has the lowest gives way first: what is served last, of those what stands first by place, and by LSN."""
@@ -109,10 +111,19 @@ class Yielding:
 
 def keys_of(runs: Iterable[Run], ranks: Ranks | None) -> Ints:
     """When these give way: three rows, a column for each message."""
+    few, few_places = array("q"), array("q")
     lsns, places = list[Ints](), list[Ints]()
     for run in runs:
-        lsns.append(view(run.chunk))
-        places.append(np.full(len(run.chunk), run.where) if run.place else lsns[-1])
+        chunk = run.chunk
+        if len(chunk) < FEW:
+            few.extend(chunk)
+            few_places.extend([run.where] * len(chunk) if run.place else chunk)
+        else:
+            lsns.append(view(chunk))
+            places.append(np.full(len(chunk), run.where) if run.place else lsns[-1])
+    if few:
+        lsns.append(ints(few))
+        places.append(ints(few_places))
     if not lsns:
         return np.zeros((3, 0), dtype=np.int64)
     every, where = np.concatenate(lsns), np.concatenate(places)
