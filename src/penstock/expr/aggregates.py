@@ -173,34 +173,55 @@ def ratio(top: int, bottom: int) -> float:
         return math.inf if top > 0 else -math.inf
 
 
-Key = tuple[int, "int | float | str", int]
-"""A value as it sorts: numbers below texts; the last tells an integer, a double and a Boolean apart."""
+Key = tuple[int, "int | float | str", "int | str"]
+
+FEW = 16
+"""Distinct values that are looked through for the lowest and the highest."""
 
 
 def key_of(value: Value) -> Key:
     """Where a value stands among others: texts by their bytes."""
     if isinstance(value, str):
-        return (1, value if value.isascii() else to_bytes(value).decode("latin-1"), 0)
+        return (1, value, 0) if value.isascii() else (1, to_bytes(value).decode("latin-1"), value)
     if isinstance(value, bool):
         return (0, int(value), 2)
     return (0, value, 1) if isinstance(value, float) else (0, cast("int", value), 0)
 
 
-class Bag:
-    """Values with how often each is there: some 200 bytes a distinct one.
+def value_of(key: Key) -> Value:
+    """The value that has this key."""
+    text, value, kind = key
+    if text:
+        return kind or value
+    return bool(value) if kind == 2 else value
 
-    The lowest and highest are kept in heaps from the first time they are asked for; an entry is checked when it comes
-    up, so that a change costs the logarithm of the number of distinct values.
+
+def _down(key: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
+    """A key that sorts the other way round."""
+    text, value, kind = key
+    return (-1, _Down(value), key) if text else (0, -value, -kind)
+
+
+def _up(down: tuple[int, Any, Any]) -> Key:
+    """The key that was turned round."""
+    text, value, kind = down
+    return kind if text else (0, -value, -kind)
+
+
+class Bag:
+    """Values with how often each is there: some 150 bytes a distinct one.
+
+    The lowest and highest of many are kept in heaps from the first time they are asked for; an entry is checked when it
+    comes up, so that a change costs the logarithm of the number of distinct values.
     """
 
-    __slots__ = ("_highest", "_lowest", "counts", "nans", "values")
+    __slots__ = ("_highest", "_lowest", "counts", "nans")
 
     def __init__(self) -> None:
         self.counts: dict[Key, int] = {}
-        self.values: dict[Key, Value] = {}
         self.nans = 0  # NaN is neither below nor above anything
         self._lowest: list[Key] | None = None
-        self._highest: list[_Down] | None = None
+        self._highest: list[tuple[int, Any, Any]] | None = None
 
     def change(self, values: Iterable[Value], sign: int) -> None:
         counts = self.counts
@@ -215,13 +236,12 @@ class Bag:
             if held + sign:
                 counts[key] = held + sign
             else:
-                del counts[key], self.values[key]
+                del counts[key]
             if not held:
-                self.values[key] = value
                 if self._lowest is not None:
                     heappush(self._lowest, key)
                 if self._highest is not None:
-                    heappush(self._highest, _Down(key))
+                    heappush(self._highest, _down(key))
 
     def merge(self, other: Bag) -> None:
         self.nans += other.nans
@@ -229,38 +249,46 @@ class Bag:
             held = self.counts.get(key, 0) + count
             if held:
                 self.counts[key] = held
-                self.values.setdefault(key, other.values[key])
             else:
-                del self.counts[key], self.values[key]
+                del self.counts[key]
         self._lowest = self._highest = None
 
-    def __getstate__(self) -> tuple[dict[Key, int], dict[Key, Value], int]:
+    def __getstate__(self) -> tuple[dict[Key, int], int]:
         """Without the heaps, which are made again when they are asked for."""
-        return self.counts, self.values, self.nans
+        return self.counts, self.nans
 
-    def __setstate__(self, state: tuple[dict[Key, int], dict[Key, Value], int]) -> None:
-        self.counts, self.values, self.nans = state
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """As `__getstate__` tells it, or told it when keys did not say all of their values."""
+        self.counts, *values, self.nans = state
+        if values:
+            self.counts = {key_of(values[0][key]): count for key, count in self.counts.items()}
         self._lowest = self._highest = None
 
     def lowest(self) -> Value:
         """MIN: the lowest value that is not NULL."""
-        heap = self._lowest
-        if heap is None or len(heap) > 2 * len(self.counts) + 64:
-            heap = self._lowest = list(self.counts)
+        counts, heap = self.counts, self._lowest
+        if len(counts) <= FEW:
+            self._lowest = None
+            return value_of(min(counts)) if counts else self._without()
+        if heap is None or len(heap) > 2 * len(counts) + 64:
+            heap = self._lowest = list(counts)
             heapify(heap)
-        while heap and heap[0] not in self.counts:
+        while heap[0] not in counts:
             heappop(heap)
-        return self.values[heap[0]] if heap else self._without()
+        return value_of(heap[0])
 
     def highest(self) -> Value:
         """MAX: the highest value that is not NULL."""
-        heap = self._highest
-        if heap is None or len(heap) > 2 * len(self.counts) + 64:
-            heap = self._highest = [_Down(key) for key in self.counts]
+        counts, heap = self.counts, self._highest
+        if len(counts) <= FEW:
+            self._highest = None
+            return value_of(max(counts)) if counts else self._without()
+        if heap is None or len(heap) > 2 * len(counts) + 64:
+            heap = self._highest = list(map(_down, counts))
             heapify(heap)
-        while heap and heap[0].key not in self.counts:
+        while (key := _up(heap[0])) not in counts:
             heappop(heap)
-        return self.values[heap[0].key] if heap else self._without()
+        return value_of(key)
 
     def _without(self) -> Value:
         return NAN if self.nans else None
@@ -270,7 +298,7 @@ class Bag:
         kinds = set[Value]()
         if self.nans:
             kinds.add("NaN")
-        for value in self.values.values():
+        for value in map(value_of, self.counts):
             kinds.add(converted(value))
             if len(kinds) > 1:
                 return None
@@ -278,7 +306,7 @@ class Bag:
 
     def joined(self, delimiter: str) -> Value:
         """GROUP_CONCAT: the distinct values as texts in their order; NULL beyond 1 MiB.  It looks at each of them."""
-        parts = dict.fromkeys(cast("str", text(self.values[key])) for key in sorted(self.counts))
+        parts = dict.fromkeys(cast("str", text(value_of(key))) for key in sorted(self.counts))
         if self.nans:
             parts["nan"] = None
         out = delimiter.join(parts)
@@ -286,15 +314,15 @@ class Bag:
 
 
 class _Down:
-    """A key that sorts the other way round."""
+    """A text that sorts the other way round."""
 
-    __slots__ = ("key",)
+    __slots__ = ("text",)
 
-    def __init__(self, key: Key) -> None:
-        self.key = key
+    def __init__(self, text: str) -> None:
+        self.text = text
 
     def __lt__(self, other: _Down) -> bool:
-        return other.key < self.key
+        return other.text < self.text
 
 
 class Distinct:

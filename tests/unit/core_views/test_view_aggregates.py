@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import pickle
+import random
+import sys
 from typing import Any
 
 import orjson
@@ -10,7 +14,9 @@ import pytest
 from penstock.core.view_contributions import AVAILABLE, AWAY, GONE
 from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import ExpressionError
+from penstock.expr.aggregates import Bag, key_of
 from penstock.expr.group_rows import key_text
+from penstock.expr.values import to_bytes
 from penstock.expr.view_definition import Definition
 
 NAN = float("nan")
@@ -110,6 +116,49 @@ def test_a_text_that_is_no_number_makes_it_nan_as_long_as_it_is_there(expression
 def test_nan_is_neither_lowest_nor_highest() -> None:
     assert value("MIN(/v / 0)", [1]) != value("MIN(/v / 0)", [1])
     assert value("MAX(IF(/v > 1, /v, NAN_VALUE()))", [1, 2, 3]) == 3
+
+
+KINDS = [True, 1, 1.5, -0.0, 2**63, -(2**70), math.inf, -math.inf, "", "a", "1", "\u00e9", "\udcff", "\ud800", False]
+"""Values of every kind, the last with bytes that are no text and a surrogate that is no byte."""
+
+
+@pytest.mark.parametrize("many", [0, 100], ids=["looked through", "in heaps"])
+def test_the_lowest_and_highest_are_those_of_a_look_at_all_whatever_comes_and_goes(many: int) -> None:
+    chance, bag, there = random.Random(many), Bag(), list[Any]()
+    bag.change(range(1000, 1000 + many), 1)
+    for _ in range(500):
+        if there and chance.random() < 0.5:
+            bag.change([there.pop(chance.randrange(len(there)))], -1)
+        else:
+            there.append(chance.choice(KINDS))
+            bag.change(there[-1:], 1)
+        every = [*there, *range(1000, 1000 + many)] or [None]
+        expected = min(every, key=key_of), max(every, key=key_of)
+        assert repr((bag.lowest(), bag.highest())) == repr(expected)
+
+
+def test_no_number_is_compared_in_python_for_the_highest() -> None:
+    """43,000 values of a group took 0.2 s of everybody's time each time that as many had changed."""
+    bag = Bag()
+    bag.change([float(n * 7919 % 10_000) for n in range(10_000)], 1)
+    called = list[object]()
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code) if event == "call" else None)
+    try:
+        assert bag.highest() == 9999
+    finally:
+        sys.setprofile(None)
+    assert len(called) < 11_000  # each is turned round, once
+
+
+def test_what_an_older_version_has_gathered_is_read() -> None:
+    """A pipeline of Spark keeps it from one version to the next."""
+    text, bag = "\u00e9\udcff", Bag()
+    key = (1, to_bytes(text).decode("latin-1"), 0)
+    bag.__setstate__(({key: 2, (0, 1, 2): 1, (1, "a", 0): 1}, {key: text, (0, 1, 2): True, (1, "a", 0): "a"}, 3))
+    again = pickle.loads(pickle.dumps(bag))
+    assert (again.lowest(), again.highest(), again.nans) == (True, text, 3)
+    again.change([text, text], -1)
+    assert again.highest() == "a"
 
 
 def test_groups_come_and_go_with_their_messages() -> None:
