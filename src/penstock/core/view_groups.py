@@ -18,7 +18,7 @@ from itertools import repeat
 from typing import Any, TypeAlias, cast
 
 from penstock.core.view_contributions import AVAILABLE, GONE, INACTIVE, Block, Contributions, Join, Values
-from penstock.expr.aggregates import STORES, Store
+from penstock.expr.aggregates import STORES, Bag, Distinct, Store
 from penstock.expr.batches import Table
 from penstock.expr.group_rows import PLAIN, GroupKey, Rank, Row, body, given_by, key_of, row_of, shown
 from penstock.expr.group_rows import Elements as Elements
@@ -28,9 +28,9 @@ from penstock.expr.view_definition import Definition, Plan, plan
 from penstock.records.chunks import LSN_LIMIT
 from penstock.records.dataclass import dataclass
 
-MESSAGE, GROUP, HELD = 100, 1000, 3
-"""Bytes that a message and a group take, about, beside their texts; and how often a text is held: as it came, in what
-is gathered of it, and in the row."""
+MESSAGE, VALUE, GROUP, HELD = 100, 350, 1000, 3
+"""Bytes that a message, each value that is kept of it to find the lowest or to tell values apart, and a group take,
+about, beside their texts; and how often a text is held: as it came, in what is gathered of it, and in the row."""
 
 Place: TypeAlias = "int | tuple[Rank, int]"
 """Where the newest or the oldest is looked for: the position, or the rank before it; negated, to find the newest."""
@@ -80,6 +80,7 @@ class View:
         self._column = {place: at for at, place in enumerate(kept)}
         self._kept = kept
         self._makers = [STORES[name][0] for name, _ in self.plan.stores]
+        self._message = MESSAGE + VALUE * sum(maker in (Bag, Distinct) for maker in self._makers)
         self._store_columns = [self._column[place] for _, place in self.plan.stores]
         self._any_columns = [self._column[place] for _, place in self.plan.any]
         self._ranked = bool(definition.join) and bool(self.plan.last or self.plan.any)
@@ -100,6 +101,11 @@ class View:
         """How many messages have given something, away ones among them."""
         return self._messages.count
 
+    @property
+    def held(self) -> int:
+        """Bytes that it takes, about: without texts, where they are not weighed."""
+        return self.size or GROUP * len(self._numbers) + self._message * self.messages
+
     # -- what happens in the source
 
     def read(self, elements: Elements) -> Given:
@@ -116,7 +122,7 @@ class View:
             if self._ranked:
                 columns.append(cast("Values", given.ranks))
             if self._weighed:
-                self.size += _weight(columns, range(len(lsns)))
+                self.size += _texts(columns, range(len(lsns))) + self._message * len(lsns)
             self._messages.add(lsns, keys, columns, states, self._change)
 
     def move(self, pairs: Iterable[int], state: int) -> None:
@@ -248,7 +254,7 @@ class View:
         return self._messages.find(abs(place) if isinstance(place, int) else place[1])
 
     def _forget(self, block: Block, rows: Sequence[int]) -> None:
-        self.size -= _weight(block.columns, rows) if self._weighed else 0
+        self.size -= _texts(block.columns, rows) + self._message * len(rows) if self._weighed else 0
         for number, mine in _by_group(block, rows):
             group = cast("_Group", self._groups[number])
             group.living -= len(mine)
@@ -273,16 +279,15 @@ class View:
         return row_of(self.plan, gathered)
 
 
-def _weight(columns: Sequence[Values], rows: Sequence[int]) -> int:
-    """Of messages."""
-    texts = sum(
+def _texts(columns: Sequence[Values], rows: Sequence[int]) -> int:
+    """Bytes that the texts of messages take."""
+    return HELD * sum(
         len(value)
         for column in columns
         if not isinstance(column, array)
         for value in map(column.__getitem__, rows)
         if isinstance(value, str | bytes)
     )
-    return HELD * texts + MESSAGE * len(rows)
 
 
 def _weight_of(key: GroupKey) -> int:

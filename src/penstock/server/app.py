@@ -437,7 +437,7 @@ class App(Server):
             chore.run()
 
     def _collect(self) -> None:
-        self._cycles.beat(self.engine.bodies.budget.used)
+        self._cycles.beat(self.engine.bodies.budget.used, self.engine.views.held)
 
     def _give_back(self) -> None:
         if not self._giving.busy and self._tidiness.due():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
 import random
 import sys
+import tracemalloc
 from typing import Any
 
 import orjson
@@ -159,6 +161,19 @@ def test_what_an_older_version_has_gathered_is_read() -> None:
     assert (again.lowest(), again.highest(), again.nans) == (True, text, 3)
     again.change([text, text], -1)
     assert again.highest() == "a"
+
+
+@pytest.mark.parametrize("groups", [4, 4000], ids=["few groups", "each its own"])
+def test_a_view_knows_about_how_much_memory_it_takes(groups: int) -> None:
+    one = view("/g AS /g, COUNT(/v) AS /n, MIN(/v) AS /low, MAX(/v) AS /high, SUM(/v) AS /sum", "/g")
+    tracemalloc.start()
+    for first in range(0, 4000, 500):
+        put(one, [{"g": n % groups, "v": n * 1.5} for n in range(first, first + 500)], first=first + 1)
+        one.flush()
+    gc.collect()
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert one.held / 2 < taken < 1.25 * one.held
 
 
 def test_groups_come_and_go_with_their_messages() -> None:

@@ -85,6 +85,16 @@ def test_what_the_process_accounts_for_is_no_reason_to_look_for_cycles() -> None
     assert cycles.beat(accounted=190 << 20)
 
 
+def test_what_it_knows_about_is_a_reason_where_it_would_be_wrong_by_more_than_a_quarter() -> None:
+    """Two views of 300,000 records each stopped the server for 0.9 s while they grew."""
+    size = [100 << 20]
+    cycles = allocator.Cycles(16 << 20, lambda: 0.0, lambda: size[0])
+    size[0] += 253 << 20
+    assert not cycles.beat(about=200 << 20)
+    size[0] += 14 << 20
+    assert cycles.beat(about=200 << 20)
+
+
 def test_a_long_collection_is_far_from_the_next() -> None:
     times, size = iter([0.0, 0.0, 0.2, 99.0, 101.0, 101.1]), [0]
     cycles = allocator.Cycles(1, lambda: next(times), lambda: size[0])

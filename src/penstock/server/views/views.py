@@ -82,6 +82,11 @@ class Views:
             floor = min([floor, *lows, *(() if live.floor is None else (live.floor,))])
         return floor
 
+    @property
+    def held(self) -> int:
+        """Bytes that all of them take, about."""
+        return sum(live.view.held for live in self._all())
+
     # -- which there are
 
     def add(self, definition: Definition, charge: Charge | None = None) -> Live:
