@@ -403,6 +403,37 @@ def test_dead_letters_of_any_number_of_queues_share_what_there_is_in_a_turn(
     assert {name: [one for one in dead if one.startswith(name.encode() + b" ")] for name in bodies} == bodies
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["here", "apart"])
+def test_commits_whose_bodies_are_read_together_share_what_there_is_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """What they waited for came to all at once, and each went on in that turn."""
+    life = Life(SimDisk(), clock(), budget=1 << 18, apart=apart)
+    life.declare("dead")
+    life.declare("q", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    bodies = [b"%d" % n * 4000 for n in range(10, 10 + 2 * MANY)]
+    life.client().publish("q", *bodies)
+    life.run()
+    clients = [life.client(prefetch=2) for _ in range(MANY)]
+    for client in clients:
+        client.method(m.TxSelect())
+        client.consume("q")
+        life.run()
+        first, second = [one.tag for one in client.take_all() if isinstance(one, Content)]
+        client.method(m.BasicReject(first, requeue=False))
+        client.method(m.BasicReject(second, requeue=False))
+    life.run()
+    for client in clients:
+        read(client, frame(METHOD, 1, m.TxCommit().encode()))()
+    life.turn()
+    assert len(life.cold) == MANY
+    slow(life, monkeypatch, dead_letters, "after_death")
+    took = longest(life, *[life.read_cold] * MANY)
+    assert took <= HEARD_US + TURN_US + 2 * MS
+    assert sorted(life.contents("dead")) == sorted(bodies)
+    assert [client.names() for client in clients] == [["TxCommitOk"]] * MANY
+
+
 def attended(life: Life, count: int) -> tuple[Client, list[str]]:
     """Who consumes from so many queues and holds a message of each; and their names."""
     names = [f"held{n}" for n in range(count)]
