@@ -79,8 +79,10 @@ class Machine:
             topics = [world.core.topic("/", "", goal) for goal in goals]
             batch = Publishes(topics, DURABLE, bodies, size=sum(map(len, bodies)))
         transaction = Transaction(batch, endings)
-        rows = {queue: world.read(chunk) for queue, chunk in world.core.mourned(transaction)}
-        world.core.lay_out(world.now, transaction, rows)
+        for queue, chunk in world.core.mourned(transaction):
+            rows = world.read(chunk)
+            for at in range(0, len(rows), 2):
+                world.core.lay_out(world.now, transaction, queue, rows, slice(at, at + 2))
         letters = sum(verb is Verb.EXPIRE and name == "a" for (name, _, _), verb in chosen.items())
         wanted = goals.count("dead") + letters
         if stale and endings:

@@ -245,6 +245,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.lsns)
 
+    def part(self, where: slice) -> Rows:
+        """Those rows."""
+        return Rows(
+            self.lsns[where], self.topics[where], self.properties[where], self.bodies[where], self.times[where],
+            self.expires_at[where], self.priority[where],
+        )  # fmt: skip
+
     @property
     def messages(self) -> Messages:
         """The same for who looks at them."""

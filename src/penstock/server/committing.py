@@ -1,13 +1,15 @@
 """A transaction on its way to the core: bodies are read, large ones judged by content filters, then it is decided.
 
 Dead letters of what is rejected belong to the transaction, so the bodies are read first, in portions, and count against
-the budget like its messages.  Whoever commits calls `step` until it answers, each time after it was told to; what
-happened meanwhile (a lease that ended, a queue that was deleted) is judged when it is decided, not before.
+the budget like its messages; what becomes of them is prepared by turns.  Whoever commits calls `step` until it answers,
+each time after it was told to; what happened meanwhile (a lease that ended, a queue that was deleted) is judged when it
+is decided, not before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 READ_MOST = 1000
 """Messages whose bodies are read at once."""
 
+LAID_MOST = 64
+"""Messages whose dead letters are prepared between two looks at the time."""
+
 
 class Committing:
     """One commit.  All methods belong to the loop's thread."""
@@ -37,8 +42,10 @@ class Committing:
         charge.check()
         charge.busy = True
         self._unread = engine.core.mourned(transaction)
+        self._long = sum(len(chunk) for _, chunk in self._unread) > LAID_MOST
         self._came: list[tuple[Queue, Rows]] = []  # from the log, since the last step
         self._read: dict[Queue, Rows] = {}
+        self._unlaid: deque[tuple[Queue, Rows, slice]] = deque()  # read, and their dead letters are not prepared yet
         self._size = 0  # bytes of what was read
         self._asked = False  # filters have judged the dead letters
 
@@ -59,15 +66,21 @@ class Committing:
         """
         engine, core, transaction = self._engine, self._engine.core, self._transaction
         self._refuse()
+        if self._long and not self._charge.first(again):
+            return None
         came, self._came = self._came, []
         for queue, rows in came:
             self._take(queue, rows)
         while self._unread:
             if not self._fetch(*self._unread.pop(), again):
                 return None
-        if self._read:
-            core.lay_out(engine.now(), transaction, self._read)
-            self._read = {}
+        for queue, rows in self._read.items():
+            self._unlaid += [(queue, rows, slice(at, at + LAID_MOST)) for at in range(0, len(rows), LAID_MOST)]
+        self._read = {}
+        while self._unlaid:
+            core.lay_out(engine.now(), transaction, *self._unlaid.popleft())
+            if self._unlaid and engine.turns.late(again):
+                return None
         if transaction.batch is not None and not engine.judges.ready([transaction.batch], again):
             return None
         if not self._asked and (asked := core.unjudged_letters(transaction)) and engine.judges.off is not None:

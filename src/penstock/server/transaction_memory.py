@@ -45,6 +45,13 @@ class Charge:
         if not self._over:
             self._charges.add(self, size)
 
+    def first(self, go_on: Callable[[], None]) -> bool:
+        """Whether no other has it wait; else `go_on` is called when it is its time.  It goes before others to its end.
+
+        What a long commit needs is read for one at a time: of many that go on by turns each had all of it in memory.
+        """
+        return self._charges.first(self, go_on)
+
     def end(self) -> None:
         """The transaction is over; its connection may begin another."""
         self._charges.give(self)
@@ -82,6 +89,9 @@ class Charges:
         self._mono = runtime.clock.mono
         self._open: dict[Charge, None] = {}
         self._of_user = Counter[str]()
+        self._first: Charge | None = None  # of a long commit, which the others in the line wait for
+        self._line: dict[Charge, Callable[[], None]] = {}
+        self._turns = runtime.turns
         self._refused = self._refused_at = 0  # bytes that there was no room for lately, and when
         runtime.relief.register("transactions", self._held, self._lacking, self._most)
 
@@ -105,8 +115,20 @@ class Charges:
         self._of_user[charge.user] += size
         charge.bytes += size
 
+    def first(self, charge: Charge, go_on: Callable[[], None]) -> bool:
+        """See `Charge.first`."""
+        self._first = self._first or charge
+        if self._first is not charge:
+            self._line[charge] = go_on
+        return self._first is charge
+
     def give(self, charge: Charge) -> None:
         """The transaction is over: it has nothing more."""
+        self._line.pop(charge, None)
+        if self._first is charge:
+            self._first = next(iter(self._line), None)
+            if self._first is not None:
+                self._turns.wait(self._line.pop(self._first))
         if self._open.pop(charge, charge) is not charge:
             self._account.add(-charge.bytes)
             self._of_user[charge.user] -= charge.bytes

@@ -14,7 +14,9 @@ from penstock.core.queue.queue import Queue
 from penstock.core.queue.settling import letters
 from penstock.core.topology.routing import Router
 from penstock.log.simdisk import SimDisk
+from penstock.records.kinds import Kind
 from penstock.records.properties import Properties, encode
+from penstock.server import committing
 from penstock.server.amqp import commands, intake, leaving, publishers, session
 from penstock.server.amqp.incoming import UNTIMED
 from penstock.server.base.rounds import HEARD_US, TURN_US
@@ -432,6 +434,67 @@ def test_commits_whose_bodies_are_read_together_share_what_there_is_in_a_turn(
     assert took <= HEARD_US + TURN_US + 2 * MS
     assert sorted(life.contents("dead")) == sorted(bodies)
     assert [client.names() for client in clients] == [["TxCommitOk"]] * MANY
+
+
+@pytest.mark.parametrize("queues", [1, MANY])
+def test_dead_letters_of_one_commit_are_prepared_by_turns(
+    life: Life, monkeypatch: pytest.MonkeyPatch, queues: int
+) -> None:
+    """And are one group with it all the same, in their order; others come between."""
+    monkeypatch.setattr(committing, "LAID_MOST", 2)
+    names = [f"q{n}" for n in range(queues)]
+    life.declare("dead", "free")
+    life.declare(*names, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    count = 2 * MANY
+    client, other = life.client(), life.client()
+    client.method(m.TxSelect())
+    for name in names:
+        client.consume(name, name)
+    other.send(b"".join(message(b"%d" % n, names[n % queues]) for n in range(count)))
+    life.run()
+    for one in [one for one in client.take_all() if isinstance(one, Content)]:
+        client.method(m.BasicReject(one.tag, requeue=False))
+    life.run()
+    slow(life, monkeypatch, dead_letters, "after_death")
+    seen = list[int]()
+    look = [read(other, message(b"", "free")), lambda: seen.append(life.ready("dead"))]
+    first = life.core.next_lsn
+    took = longest(life, read(client, frame(METHOD, 1, m.TxCommit().encode())), *look)
+    assert took <= TURN_US + 4 * MS
+    assert seen == [0]
+    assert client.names() == ["TxCommitOk"]
+    letters = life.contents("dead")
+    assert sorted(letters) == sorted(b"%d" % n for n in range(count))
+    if queues == 1:
+        assert letters == [b"%d" % n for n in range(count)]
+    batches = [batch.column("kind").to_pylist() for batch in life.log.batches(first, life.core.next_lsn)]
+    assert [kinds.count(Kind.EXPIRE) for kinds in batches if Kind.TRANSACTION in kinds] == [queues]
+
+
+def test_long_commits_are_prepared_one_after_another_in_the_memory_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one that waits, or the one that the others wait for, is lost."""
+    life = Life(SimDisk(), clock(), budget=1 << 20, apart=False)
+    life.declare("dead")
+    life.declare("q", **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    count = 4 * committing.LAID_MOST
+    clients = [life.client(prefetch=count) for _ in range(6)]
+    for client in clients:
+        life.client().publish("q", *[b"x" * 250] * count)
+        client.method(m.TxSelect())
+        client.consume("q")
+        life.run()
+        client.method(m.BasicCancel("c"))
+        client.method(m.BasicNack(0, multiple=True, requeue=False))
+        life.run()
+        client.take_all()
+    slow(life, monkeypatch, dead_letters, "after_death")
+    for client in clients:
+        read(client, frame(METHOD, 1, m.TxCommit().encode()))()
+    clients.pop(0).lose()
+    clients.pop(2).lose()
+    life.run()
+    assert [client.names() for client in clients] == [["TxCommitOk"]] * 4
+    assert (life.ready("dead"), life.ready("q")) == (4 * count, 2 * count)
 
 
 def attended(life: Life, count: int) -> tuple[Client, list[str]]:

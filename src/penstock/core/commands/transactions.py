@@ -11,6 +11,7 @@ answer nor how a transaction is opened: that is the doors' business.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from operator import itemgetter
@@ -107,16 +108,22 @@ class TransactionCommands(DeliveryCommands):
                 found.setdefault(ending.queue, []).extend(chunk for chunk in ending.chunks if len(chunk))
         return [(queue, sorted_chunk(chunks)) for queue, chunks in found.items() if chunks]
 
-    def lay_out(self, now: Now, transaction: Transaction, rows: Mapping[Queue, Rows]) -> None:
-        """Prepare the dead letters from what was read."""
+    def lay_out(self, now: Now, transaction: Transaction, queue: Queue, rows: Rows, part: slice) -> None:
+        """Prepare the dead letters of a part of what was read of a queue; its parts come one after another."""
         now = self._at(now, not transaction.endings)
-        transaction.graves.clear()
+        some = rows.part(part)
+        low, high = some.lsns[0], some.lsns[-1]
         for i, ending in enumerate(transaction.endings):
-            if self._has_letters(ending) and ending.queue in rows:
+            if ending.queue is not queue or not self._has_letters(ending):
+                continue
+            grave = transaction.graves.get(i)
+            if grave is None:
                 runs = [Run(chunk, False) for chunk in ending.chunks if len(chunk)]
-                letter = Letter(runs, FORCED, why=ending.reason or "")
-                prepared = self._letters.prepare(now, ending.queue, rows[ending.queue], letter)
-                transaction.graves[i] = Grave(letter, rows[ending.queue], prepared)
+                grave = transaction.graves[i] = Grave(Letter(runs, FORCED, why=ending.reason or ""), rows, [])
+            there = [(run, bisect_left(run.chunk, low), bisect_right(run.chunk, high)) for run in grave.letter.runs]
+            runs = [run.part(run.chunk[start:stop], False) for run, start, stop in there if start < stop]
+            if runs:
+                grave.prepared += self._letters.prepare(now, queue, some, grave.letter.of(runs))
 
     def unjudged_letters(self, transaction: Transaction) -> list[tuple[Publishes, list[Question]]]:
         """What content filters have to judge of the dead letters off the loop, before `transact`."""

@@ -147,10 +147,6 @@ class Incoming:
         self._turn, self._until, self._untimed = turns.number, turns.share(), 0
         return not self._until
 
-    def _used_up(self) -> bool:
-        """Whether its time in this turn is over, or that of all."""
-        return self._unheard() if self._turn != self._turns.number else self._turns.over(self._until)
-
     def _late(self) -> bool:
         """Whether the others have their turn before one more event; then it waits for that."""
         turns = self._turns
@@ -194,28 +190,23 @@ class Incoming:
             self._link.pause_reading()
 
     def go_on(self, first: Callable[[], object]) -> None:
-        """Do this first, then what came meanwhile, in its order; then read on.
-
-        What it waited for may have come for many in one turn: where there is no time left in that, it waits for its own.
-        """
-        if self.held is not None and self._used_up() and not self._actor.closing:
+        """Do this first, then what came meanwhile, in its order; then read on.  In a turn that has time for it."""
+        turns = self._turns
+        late = self._unheard() if self._turn != turns.number else turns.over(self._until)
+        if late and self.held is not None and not self._actor.closing:  # what it waited for has come for many at once
             self._breathing, self._first = True, first
-            self._turns.wait(self._breathed)
+            turns.wait(self._breathed)
             return
-        held = self._released()
+        held, self.held = self.held, None
         if held is None or self._actor.closed or self._actor.closing:
             return
         first()
         self._act_on(held)
-        if self.held is None:
-            self.resume()
-        else:  # the next of them has to wait, too
+        if self.holding:  # the next of them has to wait, too
             self.keep(held)
+        else:
+            self.resume()
         self._actor.acted()
-
-    def _released(self) -> deque[events.Event] | None:
-        held, self.held = self.held, None
-        return held
 
     @property
     def holding(self) -> bool:
