@@ -59,7 +59,7 @@ def _places(queue: Contents) -> Iterator[Place]:
     if queue.leased:
         yield Place(
             "leased", "leases", queue.leased, back=lambda: (run for run, _ in leased(queue)),
-            lowest=lambda: min((one.leases.lowest() for one in queue.all_consumers), default=NEVER),
+            lowest=lambda: min([one.leases.lowest() for one in queue.holders()], default=NEVER),
             page=lambda move: _page_leases(queue, move), kept=_Leased(queue),
         )  # fmt: skip
     if queue.foreign is not None and queue.foreign.count:
