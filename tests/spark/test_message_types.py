@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
+from decimal import Decimal
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -42,6 +45,33 @@ def test_columns(sample: Sample) -> None:
     assert rows[:2] == [{names[0][-1]: "north", names[1][-1]: one} for one in told]
     assert errors[:2] == [None, None]
     assert str(errors[2]).startswith(f"no {body_type(sample.name).title}: ")
+
+
+NUMBERS = [one for one in SAMPLES.values() if not one.texts and one.name != "json"]
+
+
+@pytest.mark.parametrize("sample", NUMBERS, ids=[one.label for one in NUMBERS])
+def test_numbers_that_json_has_not_are_no_nulls(sample: Sample) -> None:
+    """A column of doubles has them, text their names; where they have no place the body is bad, or they are rescued."""
+    orders = [{"id": "a", "total": one} for one in (math.nan, math.inf, -math.inf, None, 1.5)]
+    bodies: Any = pa.array([sample.body(order) for order in orders], pa.binary())
+    heads = pa.array([sample.properties] * len(bodies), pa.binary()) if sample.headers else None
+
+    def parsed(kind: pa.DataType, rescued: str | None = None) -> tuple[dict[str, list[Any]], list[str | None]]:
+        parser = BodyParser(pa.schema([pa.field("total", kind)]), ["total"], kind=sample.name, rescued=rescued)
+        columns, errors = parser.parse(bodies, heads)
+        return {name: column.to_pylist() for name, column in columns.items()}, errors
+
+    columns, errors = parsed(pa.float64())
+    assert repr(columns["total"]) == "[nan, inf, -inf, None, 1.5]"
+    assert errors == [None] * 5
+    assert parsed(pa.string()) == ({"total": ["NaN", "Infinity", "-Infinity", None, "1.5"]}, [None] * 5)
+    columns, errors = parsed(pa.decimal128(10, 1))
+    assert columns["total"] == [None, None, None, None, Decimal("1.5")]
+    assert [error is None for error in errors] == [False, False, False, True, True]
+    columns, errors = parsed(pa.decimal128(10, 1), "rest")
+    assert [orjson.loads(one).get("total") for one in columns["rest"]] == ["NaN", "Infinity", "-Infinity", None, None]
+    assert errors == [None] * 5
 
 
 @ALL

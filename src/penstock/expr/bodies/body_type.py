@@ -18,8 +18,9 @@ Refuses to know the types: whoever reads a body asks its row (`penstock.expr.bod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from math import isfinite
 from typing import Any, NewType, Protocol, TypeAlias, cast
 
 import orjson
@@ -123,14 +124,16 @@ class BodyType:
         return list(map(self.table, self.whole(bodies, properties)))
 
     def texts(self, bodies: list[bytes | None], properties: Properties) -> tuple[list[bytes | None], list[str | None]]:
-        """Bodies as JSON text, None for one that cannot be read, and for each why it cannot.  JSON is not looked at."""
+        """Bodies as JSON text in which numbers that JSON has not have names (`named_text`), None for one that cannot be
+        read, and for each why it cannot.  JSON is not looked at.
+        """
         why: list[str | None] = [None] * len(bodies)
         if self.is_json:
             return bodies, why
         out: list[bytes | None] = []
         for place, body in enumerate(self.whole([body or b"" for body in bodies], properties)):
             try:
-                out.append(self.json(body))
+                out.append(named_text(self.read(body)))
             except ValueError as error:
                 out.append(None)
                 why[place] = f"no {self.title}: {error}"
@@ -201,6 +204,39 @@ def json_text(value: object) -> bytes:
         return json.dumps(_clean(value), separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def named_text(value: object) -> bytes:
+    """The same where NaN and infinities are the texts `"NaN"`, `"Infinity"` and `"-Infinity"`, by which who has a place
+    for such a number knows it from a NULL.
+    """
+    text = json_text(value)
+    return json_text(_named(value)) if b"null" in text and _has_unnumbered([value]) else text
+
+
+def _has_unnumbered(values: Iterable[object]) -> bool:
+    """Whether a number that JSON has not is among these, or in them.  Asked of each body with a NULL."""
+    for one in values:
+        kind = one.__class__
+        if kind is float:
+            if not isfinite(cast("float", one)):
+                return True
+        elif kind is dict:
+            if _has_unnumbered(cast("dict[object, object]", one).values()):
+                return True
+        elif kind is list and _has_unnumbered(cast("list[object]", one)):
+            return True
+    return False
+
+
+def _named(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _named(one) for name, one in cast("dict[object, object]", value).items()}
+    if isinstance(value, list):
+        return [_named(one) for one in cast("list[object]", value)]
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def _clean(value: object) -> object:
     if isinstance(value, dict):
         return {cast("str", _clean(name)): _clean(one) for name, one in cast("dict[object, object]", value).items()}
@@ -208,6 +244,6 @@ def _clean(value: object) -> object:
         return [_clean(one) for one in cast("list[object]", value)]
     if isinstance(value, str):
         return to_bytes(value).decode("utf-8", "replace")
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    if isinstance(value, float) and not isfinite(value):
         return None
     return value
