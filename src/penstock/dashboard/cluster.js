@@ -58,7 +58,7 @@ function rows(all) {
       name: one.name,
       address: one.address,
       leads: id === all.leader,
-      role: follower || mine ? "follows" : all.followers ? "not connected" : "",
+      role: follower?.trial_seconds ? `follows, to keep up for ${follower.trial_seconds.toFixed(1)} s yet` : follower || mine ? "follows" : all.followers ? "not connected" : "",
       inSync: (all.in_sync ?? []).includes(id),
       lsn: follower ? follower.acked_lsn : mine ? all.lsn : null,
       lag: follower ? follower.lag_bytes : null,

@@ -174,6 +174,13 @@ class InSync:
         """Who counts and has been silent for so long that it would be dropped if nobody had to say so."""
         return frozenset(one for one, heard in self._heard.items() if now - heard > self._times.ack_timeout)
 
+    def trial(self, member: str, now: int) -> int:
+        """Microseconds for which a follower has to keep up yet before it is had back; 0: for no time."""
+        if member in self._counted or not self.enough:
+            return 0
+        since, long = self._level.get(member, (None, 0))
+        return long if since is None else max(0, since + long - now)
+
     # the register
 
     def wanted(self, now: int) -> frozenset[str]:

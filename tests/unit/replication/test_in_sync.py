@@ -190,6 +190,33 @@ def test_who_was_dropped_has_to_keep_up_for_longer_each_time() -> None:
     assert waits == [3, 5, 9], "2, 4 and 8 seconds from the first sign of being level"
 
 
+def test_how_long_who_was_dropped_has_to_keep_up_yet_is_told() -> None:
+    """It is level, and nothing else says why it is not in sync."""
+    made = leader("b", least=1)
+    assert made.trial("b", 0) == made.trial("c", 0) == 0, "nothing was held against either yet"
+    made.gone("b")
+    made.settled(made.wanted(0), 0)
+    assert made.trial("b", SECOND) == 2 * SECOND, "of which nothing has gone by before it is level"
+    made.acked("b", 100, 100, SECOND, level=True)
+    assert made.trial("b", 2 * SECOND) == SECOND
+    assert made.trial("b", 9 * SECOND) == 0, "its next word brings it back"
+    made.acked("b", 90, 200, 10 * SECOND, level=False)
+    assert made.trial("b", 10 * SECOND) == 2 * SECOND, "from the beginning"
+    for at in (11, 13):
+        made.acked("b", 100, 100, at * SECOND, level=True)
+    assert "b" in made.counted
+    assert made.trial("b", 13 * SECOND) == 0
+
+
+def test_nobody_is_on_trial_while_too_few_are_in_sync() -> None:
+    made = leader("b", "c")
+    for one in "bc":
+        made.gone(one)
+    made.settled(made.wanted(0), 0)
+    assert not made.enough
+    assert made.trial("b", 0) == 0, "it counts as soon as it is level"
+
+
 def test_who_stayed_for_long_has_not_to_keep_up_for_longer_than_the_first_time() -> None:
     made = leader("b", least=1)
     long, now = list[int](), 0

@@ -45,7 +45,9 @@ from penstock.server.sockets.strangers import Terms as Bounds
 from penstock.units import format_address
 
 if TYPE_CHECKING:
+    from penstock.replication.insync import InSync
     from penstock.replication.register import Member as Listed
+    from penstock.server.cluster.log_sending import Sending
     from penstock.server.sockets.certificates import Files
 
 T = TypeVar("T")
@@ -99,13 +101,18 @@ def _leading(member: Member, now: int) -> dict[str, object]:
     in_sync = member.election.in_sync
     return {
         "lsn": member.files.log.last, "committed_lsn": member.committed,
-        "followers": {one.member: one.plain(now) for one in member.sendings.values()},
+        "followers": {one.member: _follower(one, in_sync, now) for one in member.sendings.values()},
         "ack_seconds": member.ack_times.plain(), "enough": in_sync is not None and in_sync.enough,
         "relief": member.relief, "certain": 0 if in_sync is None else in_sync.certain,
         "waited_for": [] if in_sync is None else sorted(in_sync.waited_for(now)),
         "sent_bytes": member.files.sent,
         "lease_left_seconds": round((member.election.until(now) - now) / 1e6, 3),
     }  # fmt: skip
+
+
+def _follower(sending: Sending, in_sync: InSync | None, now: int) -> dict[str, object]:
+    trial = 0 if in_sync is None else in_sync.trial(sending.member, now)
+    return {**sending.plain(now), "trial_seconds": round(trial / 1e6, 3)}
 
 
 def _claim(state: ClusterState) -> tuple[str, int] | None:
