@@ -44,6 +44,9 @@ READS = _WHOLE | PUBLISHES | {Kind.QUEUE_DECLARE}
 
 _TOLD = np.zeros(256, dtype=np.bool_)
 _TOLD[[int(kind) for kind in _WHOLE]] = True
+SPAN_BYTES = 16
+"""Of one in a record, beside 8 of it that say whose they are."""
+
 _Record: TypeAlias = tuple[int, int, str, bytes, bytes]
 _COLUMNS = ("lsn", "kind", "name", "properties", "body")
 
@@ -437,6 +440,13 @@ def _topics(rows: pa.RecordBatch) -> Iterator[_Topics]:
         cuts = [0, *(np.flatnonzero(np.diff(vias)) + 1).tolist(), count]
     for low, high in pairwise(cuts):
         yield _Topics(low, high, int(vias[low]), *each_once(rows.column("name").slice(low, high - low)))
+
+
+def spans_in(batch: pa.RecordBatch) -> int:
+    """Of how many spans of messages its records say what became of them, at most."""
+    kinds = batch.column("kind").to_numpy()
+    records = _rows(batch, np.flatnonzero(_TOLD[kinds.view(np.uint8)]))
+    return sum(map(len, _texts(records, "body"))) // SPAN_BYTES
 
 
 def _rows(batch: pa.RecordBatch, places: npt.NDArray[np.intp]) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from penstock.core.links.parcels import SPANS_MOST, Parcel
 from penstock.core.links.sharing import Site
+from penstock.core.links.telling import spans_in
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
@@ -142,6 +143,8 @@ class Outgoing:
             batches = list(log.batches(start, lsn + 1))
         except (PenstockError, OSError, pa.ArrowException):
             return False  # the thread meets it, too, and the link says so
+        if sum(map(spans_in, batches)) > SPANS_MOST:
+            return False  # a turn takes no more
         try:
             if batches:
                 parcels = self._telling.parcels(as_one(batches))
