@@ -29,14 +29,16 @@ from penstock.records.one_or_each import Where
 
 
 def _cut(slab: Slab, others: npt.NDArray[np.int64]) -> list[Slab]:
-    """A slab cut wherever positions of others, which ascend, lie between its rows."""
-    if len(slab) == 1:
-        return [slab]
-    start, stop = np.searchsorted(others, (slab.first, slab.last)).tolist()
+    """A slab cut wherever positions of others, which ascend, lie between its rows; without rows that are among them."""
+    start, stop = int(np.searchsorted(others, slab.first)), int(np.searchsorted(others, slab.last, "right"))
     if start == stop:
         return [slab]
-    places = [0, *distinct_numbers(np.searchsorted(lsns_of(slab.chunk), others[start:stop])).tolist(), len(slab)]
-    return [slab.part(low, high) for low, high in pairwise(places)]
+    lsns, between = lsns_of(slab.chunk), others[start:stop]
+    places = np.searchsorted(lsns, between)
+    same = places[lsns[places] == between]
+    cuts = [0, *distinct_numbers(np.concatenate([places, same + 1])).tolist(), len(slab)]
+    doubled = frozenset(same.tolist())
+    return [slab.part(low, high) for low, high in pairwise(cuts) if low < high and low not in doubled]
 
 
 def _first_of(slab: Slab) -> int:
@@ -70,10 +72,13 @@ class Shelf:
     # -- putting
 
     def put(self, slab: Slab) -> None:
-        """Put a slab in its place; none of its positions may be here.  Slabs that interlace are cut, each once."""
-        stop = bisect_left(self._firsts, slab.last)
+        """Put a slab in its place.  Slabs that interlace are cut, each once.
+
+        Rows that are here go for it: they were given out to where the slab comes from, of others that still are here.
+        """
+        stop = bisect_right(self._firsts, slab.last)
         start = bisect_right(self._firsts, slab.first, 0, stop)
-        if start and self.slabs[start - 1].last > slab.first:
+        if start and self.slabs[start - 1].last >= slab.first:
             start -= 1
         if start == stop:
             self._insert(start, [slab])
@@ -161,7 +166,7 @@ class Shelves:
         self._longest: list[tuple[int, int]] = []  # heap of (-bytes, queue); some are out of date
 
     def put(self, queue: int, slab: Slab) -> None:
-        """Put rows in their place; none of them may be here."""
+        """Put rows in their place, and for those of them that are here."""
         shelf = self.shelves.get(queue)
         if shelf is None:
             shelf = self.shelves[queue] = Shelf()
