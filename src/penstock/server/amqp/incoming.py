@@ -177,7 +177,7 @@ class Incoming:
             self._breathing = False
             self._turn, self._until, self._untimed = self._turns.number, self._turns.mine(), 0
             first, self._first = self._first, _nothing
-            self.go_on(first)
+            self.go_on(first, waited=True)
 
     # -- events that wait
 
@@ -189,10 +189,10 @@ class Incoming:
             self.paused = True
             self._link.pause_reading()
 
-    def go_on(self, first: Callable[[], object]) -> None:
-        """Do this first, then what came meanwhile, in its order; then read on.  In a turn that has time for it."""
+    def go_on(self, first: Callable[[], object], *, waited: bool = False) -> None:
+        """Do this first, then what came meanwhile, in its order; then read on.  `waited`: for a turn that has time."""
         turns = self._turns
-        late = self._unheard() if self._turn != turns.number else turns.over(self._until)
+        late = not waited and (self._unheard() if self._turn != turns.number else turns.over(self._until))
         if late and self.held is not None and not self._actor.closing:  # what it waited for has come for many at once
             self._breathing, self._first = True, first
             turns.wait(self._breathed)
