@@ -278,7 +278,7 @@ class Messages(NamedTuple):
         return self.properties if isinstance(self.properties, bytes) else self.properties[row]
 
     def some(self, where: Where) -> Messages:
-        """Those rows."""
+        """Some neighbours of them, in the same order."""
 
         def part(column: Any) -> Any:
             if column is None or isinstance(column, (bytes, Topic, int)):

@@ -74,13 +74,8 @@ class Committing:
         while self._unread:
             if not self._fetch(*self._unread.pop(), again):
                 return None
-        for queue, rows in self._read.items():
-            self._unlaid += [(queue, rows, slice(at, at + LAID_MOST)) for at in range(0, len(rows), LAID_MOST)]
-        self._read = {}
-        while self._unlaid:
-            core.lay_out(engine.now(), transaction, *self._unlaid.popleft())
-            if self._unlaid and engine.turns.late(again):
-                return None
+        if not self._laid(again):
+            return None
         if transaction.batch is not None and not engine.judges.ready([transaction.batch], again):
             return None
         if not self._asked and (asked := core.unjudged_letters(transaction)) and engine.judges.off is not None:
@@ -88,6 +83,18 @@ class Committing:
             engine.judges.ask_about(asked, again)
             return None
         return core.transact(engine.now(), transaction)
+
+    def _laid(self, again: Callable[[], None]) -> bool:
+        """Prepare dead letters of what was read; whether all are."""
+        engine = self._engine
+        for queue, rows in self._read.items():
+            self._unlaid += [(queue, rows, slice(at, at + LAID_MOST)) for at in range(0, len(rows), LAID_MOST)]
+        self._read = {}
+        while self._unlaid:
+            engine.core.lay_out(engine.now(), self._transaction, *self._unlaid.popleft())
+            if self._unlaid and engine.turns.late(again):
+                return False
+        return True
 
     def _fetch(self, queue: Queue, chunk: Chunk, again: Callable[[], None]) -> bool:
         """Have the bodies of some messages read; whether they are there."""
