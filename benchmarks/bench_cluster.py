@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from harness import (
+    PATIENCE_S,
     ROOT,
     Server,
     Usage,
@@ -43,6 +44,7 @@ from harness import (
     parse,
     parser,
     tree,
+    until,
     usage,
     work_folder,
 )  # fmt: skip
@@ -66,18 +68,7 @@ SECTION = f'lease = "{LEASE_S:g}s"\nmin_in_sync = 1'
 BLOCK = bytes(1 << 20)
 OWN = {"OPENBLAS_NUM_THREADS": "1"}
 """With a variable of its own a server is a new process: one that is forked shares memory, and has loaded all."""
-PATIENCE_S = 300.0
 ROUND_TRIP_MS = 0.1
-
-
-def until(done: Callable[[], bool], what: str) -> float:
-    """Seconds that it took.  Raises Wrong when it takes too long."""
-    began = time.perf_counter()
-    while not done():
-        if time.perf_counter() - began > PATIENCE_S:
-            raise Wrong(f"{what}: not after {PATIENCE_S:g} s")
-        time.sleep(0.005)
-    return time.perf_counter() - began
 
 
 def confirms(port: int, count: int) -> float:

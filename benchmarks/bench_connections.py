@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from amqp_client import Link
 from crowd import allow_many
-from harness import Server, Wrong, cpu_of, emit, parse, parser, percentile, private, tree, work_folder
+from harness import Server, Wrong, cpu_of, emit, parse, parser, percentile, private, tree, until, work_folder
 
 DOORS = 2
 HEART_S = 30
@@ -122,8 +122,7 @@ def at_rest(folder: Path, count: int, seconds: float) -> dict[Figure, float]:
         idle = descriptors(doors)
         with resting(address, min(WARM, count // 10)):
             pass
-        while descriptors(doors) > idle:
-            time.sleep(0.05)
+        until(lambda: descriptors(doors) <= idle, "the first connections have gone")
         time.sleep(seconds / 10)
         before = {pid: private(pid) for pid in (core, *doors)}
         began = time.perf_counter()

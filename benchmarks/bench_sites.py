@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from bench_cluster import until
-from harness import ROOT, Wrong, compile_sources, emit, parse, parser, percentile, usage, work_folder
+from harness import ROOT, Wrong, compile_sources, emit, parse, parser, percentile, until, usage, work_folder
 from pyarrow import flight
 
 import penstock

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +42,19 @@ _LAUNCH = "from penstock.cli.main import main; main()"
 
 class Wrong(Exception):
     """A message is lost, doubled, out of order or changed, or the server did not do what it was asked."""
+
+
+PATIENCE_S = 300.0
+
+
+def until(done: Callable[[], bool], what: str) -> float:
+    """Seconds that it took.  Raises Wrong when it takes too long."""
+    began = time.perf_counter()
+    while not done():
+        if time.perf_counter() - began > PATIENCE_S:
+            raise Wrong(f"{what}: not after {PATIENCE_S:g} s")
+        time.sleep(0.005)
+    return time.perf_counter() - began
 
 
 # -- a process and its children, as /proc tells it

@@ -103,8 +103,8 @@ class View:
 
     @property
     def held(self) -> int:
-        """Bytes that it takes, about: without texts, where they are not weighed."""
-        return self.size or GROUP * len(self._numbers) + self._message * self.messages
+        """Bytes that it takes, about, without texts: `size` where nobody weighs them."""
+        return GROUP * len(self._numbers) + self._message * self.messages
 
     # -- what happens in the source
 

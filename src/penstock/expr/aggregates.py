@@ -174,6 +174,9 @@ def ratio(top: int, bottom: int) -> float:
 
 
 Key = tuple[int, "int | float | str", "int | str"]
+"""A value as it sorts, numbers below texts.  The last tells an integer, a double and a Boolean apart; of a text that is
+not ASCII it is the text, which stands in the middle by its bytes.
+"""
 
 FEW = 16
 """Distinct values that are looked through for the lowest and the highest."""

@@ -84,8 +84,8 @@ class Views:
 
     @property
     def held(self) -> int:
-        """Bytes that all of them take, about."""
-        return sum(live.view.held for live in self._all())
+        """Bytes that those take, about, which nobody is charged for."""
+        return sum(live.view.held for live in self._all() if live.charge is None)
 
     # -- which there are
 
