@@ -459,3 +459,30 @@ def test_what_one_end_of_a_row_took_for_its_own_and_worked_is_done_where_the_oth
     steps.with_queue(steps.c)
     steps.level()
     assert steps.counts_of() == {"a": (0, 0), "b": (0, 0), "c": (0, 0)}
+
+
+@pytest.mark.parametrize("owner", [None, "a", "c"])
+@pytest.mark.parametrize("seen", [True, False])
+def test_what_the_middle_of_a_row_published_without_a_queue_is_worked_at_one_end(owner: str | None, seen: bool) -> None:
+    """Also where one of them is the first owner of all: it asks the middle, which may have given it to the other.
+
+    seen: it came to the one that works first as it was published, which else looks back as well.
+    """
+    shared = {} if owner is None else {"kind": "group-local", "initial_owner": owner, "group_local_queue_domain": "d"}
+    steps = Found("abc", row=True, **shared)
+    a, b, c = steps.told(steps.a), steps.told(steps.b), steps.told(steps.c)
+    if seen:
+        steps.with_queue(a, "now")
+        steps.level()
+    b.publish("q", *[b"{}"] * 5)
+    steps.level()
+    if not seen:
+        steps.with_queue(a)
+        steps.level()
+    worked = steps.work_all(a)
+    steps.level()
+    steps.with_queue(c)
+    steps.level()
+    assert worked + steps.work_all(a) + steps.work_all(c) == 5
+    steps.level()
+    assert steps.counts_of() == {"a": (0, 0), "c": (0, 0)}

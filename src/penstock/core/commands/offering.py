@@ -17,6 +17,8 @@ and goes out with it:
     whose it is       the claim, told to who enquires alone
     it is yours       the owner never had it, so it is the first's who enquires (`Returned`), and all others hear that
 
+The `initial_owner` asks, too: who published it, if that one is there, may have given it to another that found it first.
+
 An owner that does not know yet, for its own pass has still to come there, says nothing, and is asked again.  Until
 there is an answer such a message is unsure here: given to nobody, as any that is another's.  What is unsure is not
 remembered over a start: all that is older than its queue, and another's, is enquired about anew.
@@ -226,9 +228,8 @@ class FindingCommands(AnsweringCommands):
         yield from handed_on
         for low, high, _ in handed_on:
             left = [part for span in left for part in without(span, [(low, high)])]
-        owner = first_owner(queue.settings, self._site_of(origin)[1]) or me
-        if owner != me:
-            yield from ((*span, Claim(self._reached(queue, owner, through))) for span in left)
+        if asked := self._who_knows(queue, origin, through):
+            yield from ((*span, Claim(asked)) for span in left)
             return
         for site in self._others():
             agreed = self.sharing.with_site(queue.id, site)
@@ -240,13 +241,23 @@ class FindingCommands(AnsweringCommands):
             yield from ((*span, Claim(site)) for span in had)
         yield from ((*span, Claim(me)) for span in left)
 
+    def _who_knows(self, queue: Queue, origin: int, through: int) -> str:
+        """Who is asked what became of an origin's messages; empty: nobody who is there, and they may be this site's."""
+        publisher = self._site_of(origin)[1]
+        owner = first_owner(queue.settings, publisher) or self.peers.here
+        if owner != self.peers.here:
+            return self._reached(queue, owner, through)
+        near = self._near(queue, publisher, through)
+        return "" if near in self.absent else near
+
+    def _near(self, queue: Queue, site: str, through: int) -> str:
+        """A site, or who brought its messages, where a link leads there; empty: none does, as to what is here."""
+        return next((one for one in (site, self._site_of(through)[1]) if self._carried_to(queue, one)), "")
+
     def _reached(self, queue: Queue, owner: str, through: int) -> str:
         """Who is asked about messages of an owner: where no link leads there, who brought them, or has the queue."""
-        if self._carried_to(queue, owner):
-            return owner
-        via = self._site_of(through)[1]
-        if self._carried_to(queue, via):
-            return via
+        if near := self._near(queue, owner, through):
+            return near
         agreed = ((site, self.sharing.with_site(queue.id, site)) for site in self._carries)
         return min([self.peers.here, *(site for site, one in agreed if one is not None and not one.faults)])
 
