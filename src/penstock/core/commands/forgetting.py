@@ -10,11 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from penstock.core.commands.links import LinkCommands
 from penstock.core.links.ownership import Span
 from penstock.core.links.sharing import HERE
 from penstock.core.queue.queue import Queue
-from penstock.records.chunks import Now, merged_spans
+from penstock.core.state.lsns import Ints, flat, stretches
+from penstock.records.chunks import Now
 from penstock.records.kinds import Kind
 
 FORGETS_EVERY = 1_000_000
@@ -24,11 +27,11 @@ MOMENTS_KEPT = 100
 """How many moments are remembered whose records links have still to tell."""
 
 HELD_FEW = 4_096
-"""Stretches of other sites' messages that stand here; of twice as many as were left, and so many more or a sixteenth of
-all messages, it is looked which lie between messages that stay."""
+"""Stretches of other sites' messages that stand here; of so many more than were left, and a sixteenth of them and all
+messages, it is looked which lie between messages that stay."""
 
 STAYING_MOST = 500
-"""Spans of messages between which they are forgotten."""
+"""Spans of messages between which they are forgotten at once."""
 
 
 class Moment(NamedTuple):
@@ -74,11 +77,12 @@ class ForgettingCommands(LinkCommands):
         may = [one for one in self.queues() if one.may_have_others or self._carried_anywhere(one)]
         below = min([self._out.next_lsn, *(queue.floor() for queue in may)])
         held = sum(numbers.held for numbers in self.carried.values())
-        new = held - 2 * self._held_then
-        if new <= HELD_FEW or 16 * new <= sum(queue.total() for queue in may):
+        new = held - self._held_then
+        if new <= HELD_FEW or 16 * new <= max(held, sum(queue.total() for queue in may)):
             return Moment(last, below)
         self._held_then = held
-        return Moment(last, below, *_staying(may, last + 1))
+        here = np.sort(np.array([one for numbers in self.carried.values() for one in numbers.stands()], dtype=np.int64))
+        return Moment(last, below, *_staying(may, last + 1, here))
 
     def _were_there(self, lowest: int) -> None:
         """Messages from this LSN on are in queues again, or may be, that were in none before."""
@@ -114,14 +118,21 @@ class ForgettingCommands(LinkCommands):
             self._out.record(Kind.LINK, self.peers.name(peer), {"peer": peer, "ended": upto})
 
 
-def _staying(queues: Iterable[Queue], beyond: int) -> tuple[int, tuple[Span, ...]]:
-    """The first messages that these have, in so many spans at most, and from where on, or this, there may be others."""
-    staying = list[Span]()
-    for some in [queue.first_living(STAYING_MOST) for queue in queues]:
-        staying += some
-        if len(some) == STAYING_MOST:
-            beyond = min(beyond, some[-1][0])
-    staying = merged_spans(staying)
-    if len(staying) > STAYING_MOST:
-        beyond = min(beyond, staying[STAYING_MOST][0])
-    return beyond, tuple(span for span in staying if span[0] < beyond)
+def _staying(queues: Iterable[Queue], beyond: int, held: Ints) -> tuple[int, tuple[Span, ...]]:
+    """What these have, in so many spans at most, and from where on there may be others, ascending.
+
+    held: what stands here of other sites, ascending, by the first of each stretch.  Of what lies between spans as many
+    are kept apart as may be, those with most of these in them; the others count as if it stayed.
+    """
+    living = np.concatenate([flat([]), *(queue.all_living() for queue in queues)])
+    spans = stretches(np.unique(living))
+    if not len(spans):
+        return beyond, ()
+    after = np.append(spans[1:, 0], beyond)  # where what lies behind each span ends
+    between = np.searchsorted(held, after) - np.searchsorted(held, spans[:, 1])
+    apart = np.argsort(-between, kind="stable")[:STAYING_MOST]
+    apart.sort()
+    if apart[-1] != len(spans) - 1:
+        beyond = int(spans[apart[-1] + 1, 0])
+    firsts = spans[np.append(0, apart[:-1] + 1), 0].tolist()
+    return beyond, tuple(zip(firsts, spans[apart, 1].tolist(), strict=True))

@@ -368,6 +368,10 @@ class Numbers:
         """Stretches of which it is known where they stand here."""
         return len(self._back)
 
+    def stands(self) -> list[int]:
+        """Where the first of each of these stands here, ascending."""
+        return [here for here, _, _ in self._back]
+
     def forget_below(self, here: int, beyond: int = 0, but: Sequence[tuple[int, int]] = ()) -> bool:
         """Where messages with a lower LSN here stand there nobody asks again; whether there were any.
 

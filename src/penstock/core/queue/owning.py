@@ -307,9 +307,9 @@ def living(queue: Contents, first: int, stop: int) -> list[Span]:
     return _spans(np.sort(_living(queue, first, stop)))
 
 
-def first_living(queue: Contents, most: int) -> list[Span]:
-    """The first so many spans of what is in the queue, in whatever state."""
-    return [(first, stop) for first, stop in stretches(np.sort(_living(queue, 0, LSN_LIMIT)))[:most].tolist()]
+def all_living(queue: Contents) -> Ints:
+    """What is in the queue, in whatever state."""
+    return _living(queue, 0, LSN_LIMIT)
 
 
 FEW_SPANS = 16

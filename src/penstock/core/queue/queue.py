@@ -89,7 +89,7 @@ class Queue(Contents):
     settled_elsewhere = owning.settled_elsewhere
     ready_spans = owning.ready_spans
     living = owning.living
-    first_living = owning.first_living
+    all_living = owning.all_living
     foreign_spans = owning.foreign_spans
     foreign_after = owning.foreign_after
     waits_elsewhere = owning.waits_elsewhere
