@@ -18,6 +18,7 @@ from penstock.core.links.sharing import HERE
 from penstock.core.queue.queue import Queue
 from penstock.core.state.lsns import Ints, flat, stretches
 from penstock.records.chunks import Now
+from penstock.records.compute import distinct_numbers
 from penstock.records.kinds import Kind
 
 FORGETS_EVERY = 1_000_000
@@ -125,7 +126,7 @@ def _staying(queues: Iterable[Queue], beyond: int, held: Ints) -> tuple[int, tup
     are kept apart as may be, those with most of these in them; the others count as if it stayed.
     """
     living = np.concatenate([flat([]), *(queue.all_living() for queue in queues)])
-    spans = stretches(np.unique(living))
+    spans = stretches(distinct_numbers(living))
     if not len(spans):
         return beyond, ()
     after = np.append(spans[1:, 0], beyond)  # where what lies behind each span ends
