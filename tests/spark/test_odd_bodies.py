@@ -78,6 +78,17 @@ def test_a_field_that_may_not_be_null_makes_its_body_bad(lab: Lab) -> None:
     assert "column 'id' is NOT NULL, and a bad body has null" in sentence(caught.value)
 
 
+@pytest.mark.parametrize(
+    "schema", ["ä.b: bigint, s struct<a-b: int>", "ä.b bigint NOT NULL, s struct<a-b: int COMMENT 'x'>"]
+)
+def test_names_of_columns_have_any_letters(lab: Lab, schema: str) -> None:
+    lab.client.declare_topic("named", schema="ä.b: bigint, s struct<a-b: int>")
+    if not lab.read(topic="named").count():
+        publish(lab, "named", ['{"ä.b": 1, "s": {"a-b": 2}}'.encode()])
+    for said in (schema, "registered"):
+        assert lab.read(topic="named", schema=said).select("`ä.b`", "s.`a-b`").collect() == [(1, 2)]
+
+
 def test_columns_are_found_whatever_the_bodies_are(lab: Lab) -> None:
     bodies: list[Any] = [
         {"": 1, "id": 1}, {"ID": "x"}, {"a b": 1, "c.d": 2, "e`f": 3, "g\nh": 4, "ä😀": 5, "x;y": 6, "it's": 7},

@@ -4,6 +4,8 @@ Owns which types there are and how they nest.  What becomes of a body under a sc
 
     schema  name [:] type, ...                       type  a simple name | decimal(p, s) | array<type>
     name    letters, digits, _ and more, or `any`          | map<string, type> | struct<schema>
+
+Readers may say more of a column, as Spark's own schemas do: NOT NULL, and then COMMENT 'text'.
 """
 
 from __future__ import annotations
@@ -26,21 +28,39 @@ TEXT_MOST = 64 * 1024
 
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,:<>()]+)|([,:<>()]))")
 
+_TAIL = re.compile(
+    r"""(\s+NOT\s+NULL\b)?(\s+COMMENT\s+(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"))?""", re.IGNORECASE | re.DOTALL
+)
+
 
 def parse_ddl(text: str) -> Columns:
     """Names and types.  ValueError with a sentence for what is no schema."""
+    return _parsed(text, tails=False)
+
+
+def for_spark(text: str) -> str:
+    """The schema of a reader with all names in back quotes, at every level: without them Spark takes few letters.
+
+    Columns may be NOT NULL and have a comment.  ValueError with a sentence for what is no schema.
+    """
+    return ", ".join(f"{quoted_name(name)} {kind}" for name, kind in _parsed(text, tails=True))
+
+
+def _parsed(text: str, *, tails: bool) -> Columns:
     if len(text) > TEXT_MOST:
         raise ValueError(f"a schema has {len(text)} letters; {TEXT_MOST} are allowed")
-    reader = _Reader(text)
+    reader = _Reader(text, tails=tails)
     columns = reader.columns("", 0)
     reader.end()
     return columns
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, tails: bool) -> None:
+        """tails: what is said behind a type is taken, and stays a part of it."""
         self._text = text
         self._at = 0
+        self._tails = tails
 
     def _look(self) -> tuple[str, bool, int]:
         """The next token, whether it is a name in back quotes, and where it ends.  Nothing at the end."""
@@ -63,7 +83,8 @@ class _Reader:
     def end(self) -> None:
         token, _ = self._take()
         if token:
-            hint = "; columns may be null and have no comment" if token.upper() in ("NOT", "COMMENT") else ""
+            known = not self._tails and token.upper() in ("NOT", "COMMENT")
+            hint = "; columns may be null and have no comment" if known else ""
             raise ValueError(f"{token[:40]!r} follows a column where a comma should{hint}")
 
     def columns(self, inside: str, depth: int) -> Columns:
@@ -77,12 +98,19 @@ class _Reader:
                 raise ValueError(f"column {name[:60]!r} is there twice{inside}")
             if self._look()[0] == ":":
                 self._take()
-            found[name] = self._type(name, depth)
+            found[name] = self._type(name, depth) + self._tail()
             if len(found) > COLUMNS_MOST:
                 raise ValueError(f"a schema has at most {COLUMNS_MOST} columns")
             if self._look()[:2] != (",", False):
                 return tuple(found.items())
             self._take()
+
+    def _tail(self) -> str:
+        match = _TAIL.match(self._text, self._at) if self._tails else None
+        if match is None:
+            return ""
+        self._at = match.end()
+        return match[0]
 
     def _type(self, column: str, depth: int) -> str:
         if depth > DEPTH_MOST:

@@ -6,14 +6,13 @@ of `_READ`, and what of them cannot be together those of `_APART`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from penstock.errors import ExpressionError, InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
-from penstock.records.ddl import parse_ddl
+from penstock.records.ddl import for_spark
 from penstock.records.message_types import FIELDLESS, MESSAGE_TYPES, SCHEMA_TYPES, MessageType, wrong_type
 from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.remote import DEFAULT_PATIENCE_S, Where
@@ -177,11 +176,10 @@ def _compiled(take: Taker, name: str, compile_one: Callable[[str], object]) -> s
 def _schema(take: Taker, name: str) -> str:
     """Columns of bodies.  What is no schema is told before Spark sees it among the columns of messages."""
     ddl = str(take.text(name))
-    if _is_registered(ddl) or re.search(r"\b(not\s+null|comment)\b", ddl, re.IGNORECASE):
-        return ddl  # Spark reads that too
+    if _is_registered(ddl):
+        return ddl
     with told_as(InvalidArgument, f"option {name}: "):
-        parse_ddl(ddl)
-    return ddl
+        return for_spark(ddl)
 
 
 def _is_registered(ddl: str | None) -> bool:

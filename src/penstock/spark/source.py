@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import InvalidArgument, NotFound, PenstockError, told_as
+from penstock.records.ddl import for_spark
 from penstock.records.message_types import needed_of
 from penstock.spark.executor import spare_modules
 from penstock.spark.options import LOG, PATTERN_LETTERS, QUEUE, TOPIC, VIEW, ReadOptions, read_options, refuse_idle
@@ -169,7 +170,7 @@ def registered(options: ReadOptions) -> str | None:
             if (number := options.schema_version) is not None:
                 return _version(topic, told.get("schemas") or {}, number)
             if told.get("schema") is not None:
-                return str(told["schema"])
+                return for_spark(str(told["schema"]))
         except NotFound:
             if options.schema_version is not None:
                 raise
@@ -186,7 +187,7 @@ def _version(topic: str, schemas: Mapping[str, str], number: int) -> str:
     if str(number) not in schemas:
         there = f"there are {', '.join(schemas)}" if schemas else "there is none"
         raise NotFound(f"option schemaVersion: topic {topic!r} has no version {number} of its schema; {there}")
-    return schemas[str(number)]
+    return for_spark(schemas[str(number)])
 
 
 def kept(options: ReadOptions, ddl: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.config.vhost_sections import TopicSection
-from penstock.records.ddl import parse_ddl, quoted_name
+from penstock.records.ddl import for_spark, parse_ddl, quoted_name
 from penstock.records.sow_settings import wrong
 
 
@@ -53,3 +53,26 @@ def test_a_topic_declares_its_schema() -> None:
     with pytest.raises(ValueError, match="column 'id' has the type 'number'"):
         TopicSection.model_validate({"name": "orders", "schema": "id number"})
     assert wrong({"schema": 7}) == "schema is text such as 'id bigint, total double', not '7'"
+
+
+@pytest.mark.parametrize(
+    ("text", "spelled"),
+    [
+        ("a.b int, order-id: LONG, ä string, `n``o` int", "`a.b` int, `order-id` bigint, `ä` string, `n``o` int"),
+        ("s struct<a-b: int, t array<struct<1/2: date>>>", "`s` struct<`a-b`:int,`t`:array<struct<`1/2`:date>>>"),
+        ("id bigint NOT NULL, x-y int comment 'a, b'", "`id` bigint NOT NULL, `x-y` int comment 'a, b'"),
+        ('s struct<a-b: int not null COMMENT "it\'s">', '`s` struct<`a-b`:int not null COMMENT "it\'s">'),
+    ],
+)
+def test_spark_is_given_every_name_in_quotes(text: str, spelled: str) -> None:
+    """Spark said of such a name `Syntax error at or near 'bigint'`, and meant a column of its own."""
+    assert for_spark(text) == spelled
+    assert for_spark(spelled) == spelled
+
+
+@pytest.mark.parametrize(
+    "text", ["id bigint DEFAULT 5", "id bigint NOT NULL DEFAULT 5", "id bigint COMMENT x", "id bigint NOT"]
+)
+def test_what_spark_would_not_take_behind_a_type_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="follows a column where a comma should$"):
+        for_spark(text)
