@@ -14,7 +14,15 @@ from uuid import UUID
 import fastavro
 import orjson
 import pytest
-from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory, struct_pb2, timestamp_pb2
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
 
 import penstock
 from choices import EFFORT, SEED
@@ -247,6 +255,29 @@ def test_fields_of_protobuf_may_be_named_as_its_python_names_what_it_does() -> N
     row = of_files([file], "Odd")
     assert row.read(b"\x08\x07\x10\x08\x28\x09") == {"DESCRIPTOR": 7, "HasField": 8, "ListFields": 9}
     assert row.read(b"") == {}
+
+
+@pytest.mark.parametrize("wrapped", wrappers_pb2.DESCRIPTOR.message_types_by_name.values(), ids=lambda one: one.name)
+def test_a_wrapper_is_the_value_in_it(wrapped: Any) -> None:
+    """As a field of its type, and a number of 64 bits no text: it had no place in a column of numbers."""
+    kind = wrapped.fields_by_name["value"].type
+    file = descriptor_pb2.FileDescriptorProto(name="w.proto", syntax="proto3", dependency=[wrapped.file.name])
+    message, kinds = file.message_type.add(name="W"), descriptor_pb2.FieldDescriptorProto
+    message.field.add(name="bare", number=1, type=kind, label=1)
+    of: Any = {"type": kinds.TYPE_MESSAGE, "type_name": f".{wrapped.full_name}"}
+    message.field.add(name="one", number=2, label=1, **of)
+    message.field.add(name="many", number=3, label=3, **of)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrapped.file.serialized_pb)
+    pool.Add(file)
+    made: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName("W"))
+    value = {kinds.TYPE_STRING: "x", kinds.TYPE_BYTES: b"\xff", kinds.TYPE_BOOL: True}.get(kind, 2**31 - 1)
+    row = body_type(penstock.protobuf(made))
+    found: Any = row.read(made(bare=value, one={"value": value}, many=[{"value": value}, {}]).SerializeToString())
+    none: Any = "" if kind == kinds.TYPE_BYTES else made().bare
+    assert repr(found["one"]) == repr(found["bare"])
+    assert found["many"] == [found["bare"], none]
+    assert row.read(b"") == {"bare": none, "many": []}
 
 
 def test_what_google_says_of_no_mapping_is_read_by_its_fields() -> None:

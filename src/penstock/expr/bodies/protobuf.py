@@ -51,6 +51,9 @@ _SPECIAL = (
 )  # fmt: skip
 """Files of messages that the mapping to JSON has rules of their own for, by their names."""
 
+_WRAPPED = frozenset(_WELL_KNOWN + name for name in _WRAPPERS.message_types_by_name)
+"""Messages of one value, which is told as a field of its type is: 64 bits as a number, where the mapping has a text."""
+
 _MAPPED = frozenset(_WELL_KNOWN + name for file in _SPECIAL for name in file.message_types_by_name)
 
 
@@ -165,6 +168,10 @@ class _Messages:
             raise ValueError(str(error) or type(error).__name__) from None
 
     def _plain(self, message: Any, about: Descriptor, budget: _Budget) -> object:
+        if self._mapped and about.full_name in _WRAPPED:
+            budget.take(1)
+            told = _told(about.fields_by_name["value"])
+            return message.value if told is None else told(message.value)
         if self._mapped and about.full_name in _MAPPED:
             budget.take(message.ByteSize())
             try:
