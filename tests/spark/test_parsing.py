@@ -171,7 +171,7 @@ def test_what_may_not_be_null_is_needed() -> None:
         "field 'a' is null or missing, not string",
         "field 'b[0].c' is null or missing, not bigint",
         "field 'b[0]' is null or missing, not an object",
-        "JSON, but no object: NoneType",
+        "JSON, but no object: null",
     ]
 
 

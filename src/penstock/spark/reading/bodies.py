@@ -38,7 +38,7 @@ from penstock.records.regular_expressions import topic_pattern
 from penstock.spark.executor import task_of
 from penstock.spark.options import WHATEVER, ReadOptions
 from penstock.spark.reading.columns import Layout
-from penstock.spark.reading.json_types import RULES, Judge, Misfits, Number, Rescue, Rough, Unfit, judge_of
+from penstock.spark.reading.json_types import RULES, Judge, Misfits, Number, Rescue, Rough, Unfit, judge_of, shown
 from penstock.spark.reading.like_bodies import LikeBodies, joined, times
 from penstock.spark.reading.parts import ContentPart, LogPart, PlanPart, RecordPart, ReplayPart, RowsPart
 from penstock.spark.reading.plain_bodies import PlainBodies, is_plain, odd_rows
@@ -254,7 +254,7 @@ class Rows:
             row: Any = read(self._texts[place] or b"")
             if type(row) is dict:
                 return cast("dict[str, Any]", row)
-            self.errors[place] = f"JSON, but no object: {type(row).__name__}"
+            self.errors[place] = f"JSON, but no object: {'null' if row is None else shown(row)}"
         except ValueError as wrong:
             self.errors[place] = f"no JSON: {wrong}"
         return {}
