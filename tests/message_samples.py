@@ -5,6 +5,7 @@ A reader of bodies is tested with each of these, so that one which reads JSON al
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -141,6 +142,18 @@ SAMPLES = {
     "protobuf-by-header": Sample(PROTOBUF_BY_HEADER, _protobuf, {}, merges=False, texts=True, headers=BY_HEADER),
 }
 """Every type with fields."""
+
+_QUOTED = re.compile(r"""(?<!\bb)('([^'\\]|\\.)*'|"([^"\\]|\\.)*")""")
+_PROGRAM = re.compile(
+    r"""\w(Error|Exception|Forbidden)\b|\b(b['"]|codec|object at|NoneType|unhashable|index|ordinal|surrogates|driver)"""
+    r"""|\w\(|\ballocate"""
+)
+
+
+def of_a_program(reason: str) -> bool:
+    """Whether a sentence about a body says what a program makes of it, beside what of the body it quotes."""
+    return _PROGRAM.search(_QUOTED.sub("", reason)) is not None
+
 
 _SAMPLED = {one.name.partition(":")[0] for one in SAMPLES.values()}
 assert _SAMPLED | {"binary"} == {*MESSAGE_TYPES, *SCHEMA_TYPES}, "a message type without a sample"

@@ -11,13 +11,16 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from google.protobuf import any_pb2, timestamp_pb2
 
+import penstock
 from choices import EFFORT
-from message_samples import SAMPLES, Sample
+from message_samples import AVRO_BY_HEADER, PROTOBUF, PROTOBUF_BY_HEADER, SAMPLES, Sample, of_a_program
 from penstock.errors import InvalidArgument
 from penstock.expr.bodies import body_type
 from penstock.expr.view_definition import Definition as View
 from penstock.records.message_types import SCHEMA_TYPES, named
+from penstock.records.properties import EMPTY
 from penstock.spark.options import read_options
 from penstock.spark.reading.bodies import BodyParser
 from penstock.spark.reading.inference import infer
@@ -72,6 +75,57 @@ def test_numbers_that_json_has_not_are_no_nulls(sample: Sample) -> None:
     columns, errors = parsed(pa.decimal128(10, 1), "rest")
     assert [orjson.loads(one).get("total") for one in columns["rest"]] == ["NaN", "Infinity", "-Infinity", None, None]
     assert errors == [None] * 5
+
+
+_DECLARED = b'<?xml version="1.0" encoding="%s"?><a>\xff</a>'
+_ENCODINGS = (b"utf-8", b"ascii", b"idna", b"undefined", b"nope", b"aliases", b"hex", b"utf-16", b"big5")
+_LOGICAL = {"date": "int", "time-millis": "int", "timestamp-micros": "long", "uuid": "string"}
+_ENUM = {"type": "enum", "name": "E", "symbols": ["A"]}
+_DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 9}
+
+BROKEN: dict[str, list[bytes]] = {
+    "json": [
+        b"", b"null", b"[]", b'"x"', b"7",
+        b"{", b"[" * 1000, b"[" * 2000, b'{"a": "\xff"}', b'{"a": "\\ud800"}', b"1e999",
+    ],
+    "nvfix": [b"=x", b"x", b"\xff", b"it's"],
+    "fix": [b"x=1", b"=1", b"95=x\x01", b"95=2\x0196=abc\x01", b"95=2\x0135=D\x01", b"95=2\x01"],
+    "xml": [
+        b"", b"x", b"<a>", b"<a>&b;</a>", b"<a>" * 300, b"<a b='1' b='2'/>", b"<!DOCTYPE a><a/>",
+        b"<!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>", *(_DECLARED % name for name in _ENCODINGS),
+    ],
+    "msgpack": [
+        b"", b"\xc1", b"\xa1\xff", b"\xa5a", b"\x01\x01", b"\x91" * 2000, b"\xdd\0\0\1\0", b"\x81\x80\x01",
+        b"\x81\x90\x01", b"\xd4\xfe\0", b"\x07", b"\xd7\xff" + b"\xff" * 8,
+    ],
+    "bson": [b"", b"\x05\0\0\0\1", b"\x09\0\0\0\x24a\0\1\0", b"\x0b\0\0\0\x0a\xff\0\0\0\0\0"],
+    **{penstock.avro({"type": kind}): [b""] for kind in ("long", "boolean", "float", "double")},
+    penstock.avro({"type": "string"}): [b"\x03", b"\x08a", b"\x02\xff", b"\x02aa"],
+    penstock.avro('["null", "long"]'): [b"\x0a", b"\x02"],
+    penstock.avro(_ENUM): [b"\x09", b"\x08"],
+    penstock.avro(_DECIMAL): [b"\xd0\x0f" + b"1" * 1000],
+    **{
+        penstock.avro({"type": kind, "logicalType": name}): [b"\xff" * 9 + b"\1", b"\xff\xff\xff\xff\x0f", b"\x02a"]
+        for name, kind in _LOGICAL.items()
+    },
+    AVRO_BY_HEADER: [b"", b"\0\0\0\0\1"],
+    PROTOBUF: [b"\xff", b"\x0a\x01\xff", b"\x0a\x05a"],
+    penstock.protobuf(timestamp_pb2.Timestamp): [b"", b"\x08" + b"\xff" * 8 + b"\x7f"],
+    penstock.protobuf(any_pb2.Any): [b"\x0a\x03a/b"],
+    PROTOBUF_BY_HEADER: [b"", b"\0\0\0\0\1"],
+}  # fmt: skip
+"""Of each reader what it refuses, for every reason that it has."""
+
+
+def test_why_a_body_cannot_be_read_is_told_in_words_of_no_program() -> None:
+    """`parse_error` said `DTDForbidden(name='a', ...)`, `b'=x' is no name=value`, `list index out of range`."""
+    said = list[str]()
+    for kind, given in BROKEN.items():
+        bodies, heads = pa.array(given, pa.binary()), pa.array([EMPTY] * len(given), pa.binary())
+        _, errors = BodyParser(pa.schema([pa.field("id", pa.string())]), ["id"], kind=kind).parse(bodies, heads)
+        shape = re.compile(f"no {body_type(kind).title}: .|{body_type(kind).title}, but no object: .")
+        said += [f"{kind}: {error}" for error in errors if not error or not shape.match(error) or of_a_program(error)]
+    assert said == []
 
 
 @ALL

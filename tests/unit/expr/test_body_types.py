@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 
 from choices import EFFORT, SEED
-from message_samples import SAMPLES, Sample
+from message_samples import SAMPLES, Sample, of_a_program
 from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expr import FilterSet, bodies, compile_filter, compile_value, evaluate, grammar
 from penstock.expr.bodies import body_type
-from penstock.expr.bodies.body_type import Whole
+from penstock.expr.bodies.body_type import Whole, why_no_json
 from penstock.expr.grammar import parse
 from penstock.expr.scan import Scan
 from penstock.records.entries import Topic
@@ -325,8 +325,9 @@ def test_damaged_bodies_raise_nothing_else(sample: Sample) -> None:
         try:
             row.read(whole)
         except ValueError as error:
-            said = str(error) or "nothing"
+            said = why_no_json(error) or "nothing"
         assert said != "nothing"
+        assert not of_a_program(said), said
         if said:
             assert row.table(whole) == {}
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 # fastavro has no complete types
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+import re
 import struct
 from base64 import b64encode
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ import orjson
 from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException, UnknownType
 
-from penstock.expr.bodies.body_type import Reading, Whole
+from penstock.expr.bodies.body_type import NOT_UTF8, Reading, Whole, Words, refusal
 from penstock.expr.bodies.packed import Told, plain
 from penstock.records.message_types import BARE, PREFIX, Schemas, unregistered
 from penstock.units import as_text
@@ -60,9 +61,21 @@ _TOLD: Mapping[type, Told] = {
 }
 
 
+class _LongDecimal(ArithmeticError):
+    """One that has more bytes than are read."""
+
+
+_WORDS: Words = {
+    re.compile("UnicodeDecodeError"): NOT_UTF8,
+    re.compile("EOFError|error"): "it ends too soon, or a length in it is too large",
+    re.compile("IndexError|KeyError"): "it has a branch of a union, or a word of an enum, that its schema has not",
+    re.compile("ValueError|OverflowError|TypeError"): "a date, a time or a UUID in it is none",
+}
+
+
 def _decimal(data: bytes, schema: Any, _: Any = None) -> Decimal:
     if len(data) > DECIMAL_MOST:
-        raise ValueError(f"a decimal of {len(data)} bytes, {DECIMAL_MOST} are allowed")
+        raise _LongDecimal(f"a decimal of {len(data)} bytes, {DECIMAL_MOST} are allowed")
     return Decimal(int.from_bytes(data, signed=True)).scaleb(-int(schema.get("scale", 0)), _EXACT)
 
 
@@ -88,7 +101,7 @@ def avro_reading(schemas: Schemas) -> Reading:
         try:
             value = fastavro.schemaless_reader(stream, cast("Any", schema), None)
         except (EOFError, ValueError, LookupError, TypeError, ArithmeticError, struct.error) as error:
-            raise ValueError(str(error) or type(error).__name__) from None
+            raise refusal(error, _WORDS) from None
         if stream.tell() != len(body):
             raise ValueError(f"{len(body) - stream.tell()} bytes follow")
         return plain(value, told)

@@ -18,7 +18,8 @@ Refuses to know the types: whoever reads a body asks its row (`penstock.expr.bod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from math import isfinite
 from typing import Any, NewType, Protocol, TypeAlias, cast
@@ -150,7 +151,7 @@ class BodyType:
         try:
             value = self.exact(Whole(body))
         except ValueError as error:
-            raise InvalidArgument(f"{what} is no {self.title}: {str(error)[:100]}") from None
+            raise InvalidArgument(f"{what} is no {self.title}: {why_no_json(error)[:100]}") from None
         if not isinstance(value, dict):
             raise InvalidArgument(f"{what} is no {self.title} object, so it has no fields to merge")
         return cast("Fields", value)
@@ -182,6 +183,33 @@ def add(fields: Fields, name: str, value: object) -> None:
         cast("list[object]", present).append(value)
     else:
         fields[name] = [present, value]
+
+
+Words: TypeAlias = "Mapping[re.Pattern[str], str]"
+"""What is told instead of what a library says of a body, where this is the words of a program, by a pattern of
+`Class: text`."""
+
+NOT_UTF8 = "a text in it is not UTF-8"
+
+
+def refusal(error: Exception, words: Words) -> ValueError:
+    """Why a body is none of its type, of what was raised."""
+    said = f"{type(error).__name__}: {error}"
+    for pattern, told in words.items():
+        if pattern.match(said):
+            return ValueError(told)
+    return ValueError(str(error) or type(error).__name__)
+
+
+_OF_JSON: Words = {
+    re.compile(".*not valid UTF-8"): "it is not UTF-8",
+    re.compile(".*failed to allocate memory"): "it opens more levels than it closes",
+}
+
+
+def why_no_json(error: ValueError) -> str:
+    """What the reader of JSON says of a body, with the place in it."""
+    return str(refusal(error, _OF_JSON))
 
 
 def bounded(value: object) -> object:

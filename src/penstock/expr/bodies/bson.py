@@ -7,6 +7,7 @@ their digits, and UUIDs as they are usually written.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import Any
 from uuid import UUID
@@ -16,7 +17,7 @@ from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 
-from penstock.expr.bodies.body_type import Fields, bounded
+from penstock.expr.bodies.body_type import NOT_UTF8, Fields, Words, bounded, refusal, too_deep
 from penstock.expr.bodies.packed import Told, iso, plain
 from penstock.units import as_text
 
@@ -50,11 +51,23 @@ _TOLD: dict[type, Told] = {
 }
 
 
+_WORDS: Words = {
+    re.compile(".*codec can't decode"): NOT_UTF8,
+    re.compile("RecursionError"): str(too_deep()),
+    re.compile("InvalidBSON: (not enough data|objsize too large|invalid message size|bad eoo)"): (
+        "it is not as long as it says, or does not end with a zero byte"
+    ),
+    re.compile("InvalidBSON: (Detected unknown BSON type|invalid length or type code)"): (
+        "a value in it has an unknown type, or is not as long as it says"
+    ),
+}
+
+
 def _decoded(body: bytes) -> object:
     try:
         return bson.decode(body, _OPTIONS)
     except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from None
+        raise refusal(error, _WORDS) from None
 
 
 def exact_bson(body: bytes) -> object:

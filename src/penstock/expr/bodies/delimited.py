@@ -27,6 +27,10 @@ _DATA = {
 _SHOWN = 40
 
 
+def _shown(part: bytes) -> str:
+    return repr(part[:_SHOWN].decode(errors="replace"))
+
+
 def read_nvfix(body: bytes) -> Fields:
     """The fields of an NVFIX body.  ValueError for what is no `name=value`."""
     out: Fields = {}
@@ -34,7 +38,7 @@ def read_nvfix(body: bytes) -> Fields:
         if part:
             name, sign, value = part.partition(b"=")
             if not sign or not name:
-                raise ValueError(f"{part[:_SHOWN]!r} is no name=value")
+                raise ValueError(f"{_shown(part)} is no name=value")
             add(out, from_bytes(name), from_bytes(value))
     return out
 
@@ -48,7 +52,7 @@ def read_fix(body: bytes) -> Fields:
         sign = body.find(b"=", at)
         tag = body[at:sign] if sign >= 0 else body[at : at + _SHOWN]
         if sign < 0 or not tag.isdigit():
-            raise ValueError(f"{tag[:_SHOWN]!r} is no tag=value")
+            raise ValueError(f"{_shown(tag)} is no tag=value")
         stop = body.find(SOH, sign)
         stop = end if stop < 0 else stop
         if data:
@@ -61,7 +65,7 @@ def read_fix(body: bytes) -> Fields:
         data = b"" if data else _DATA.get(tag, b"")
         if data:
             if not value.isdigit() or len(value) > 9:
-                raise ValueError(f"{value[:_SHOWN]!r} is no length of tag {data.decode()}")
+                raise ValueError(f"{_shown(value)} is no length of tag {data.decode()}")
             size = int(value)
         add(out, from_bytes(tag), from_bytes(value))
         at = stop + 1

@@ -13,6 +13,7 @@ from one of them.
 from __future__ import annotations
 
 import encodings
+import re
 from encodings.aliases import aliases
 from pkgutil import iter_modules
 from typing import Any, cast
@@ -20,7 +21,7 @@ from xml.etree.ElementTree import ParseError
 
 from defusedxml.ElementTree import DefusedXMLParser
 
-from penstock.expr.bodies.body_type import add
+from penstock.expr.bodies.body_type import Words, add, refusal
 from penstock.records.message_bodies import DEPTH
 
 SPELLED_LEAST = 1 << 20
@@ -31,6 +32,15 @@ _ENCODINGS = {*aliases, *(module.name for module in iter_modules(encodings.__pat
 """Those that there are, as Python spells them."""
 
 
+_UNKNOWN = "its encoding is unknown"
+
+_WORDS: Words = {
+    re.compile("LookupError"): _UNKNOWN,
+    re.compile("UnicodeDecodeError|.*codec failed"): "it is not in the encoding that it says",
+    re.compile("DTDForbidden|EntitiesForbidden|ExternalReferenceForbidden"): "it has a document type",
+}
+
+
 def read_xml(body: bytes) -> dict[str, object]:
     """The root element under its name.  ValueError for what is no well-formed document."""
     builder = _Builder(max(SPELLED_LEAST, SPELLED_EACH * len(body)))
@@ -39,21 +49,15 @@ def read_xml(body: bytes) -> dict[str, object]:
     try:
         parser.feed(body)
         parser.close()
-    except ParseError as error:
-        raise ValueError(str(error)) from None
-    except LookupError:  # an encoding that there is not
-        raise _unknown() from None
+    except (ParseError, ValueError, LookupError) as error:
+        raise refusal(error, _WORDS) from None
     return builder.whole
 
 
 def _judge_declaration(version: str, encoding: str | None, standalone: int) -> None:
     """The encoding that a body says it has, before anybody looks for it."""
     if encoding is not None and encoding.lower().replace("-", "_") not in _ENCODINGS:
-        raise _unknown()
-
-
-def _unknown() -> ValueError:
-    return ValueError("its encoding is unknown")
+        raise ValueError(_UNKNOWN)
 
 
 class _Builder:

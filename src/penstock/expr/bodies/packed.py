@@ -9,6 +9,7 @@ that are no texts are spelled.  An extension is its data, in base64.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import msgpack
 
-from penstock.expr.bodies.body_type import Fields, bounded, too_deep
+from penstock.expr.bodies.body_type import NOT_UTF8, Fields, Words, bounded, refusal, too_deep
 from penstock.records.message_bodies import DEPTH
 
 Told = Callable[[Any], object]
@@ -80,6 +81,19 @@ _OF_MSGPACK: dict[type, Told] = {
 }
 
 
+_WORDS: Words = {
+    re.compile("UnicodeDecodeError"): NOT_UTF8,
+    re.compile("RecursionError|StackError"): str(too_deep()),
+    re.compile("FormatError"): "it has a byte that begins no value",
+    re.compile("ExtraData"): "more follows behind its end",
+    re.compile(
+        "OutOfData|ValueError: (Unpack failed|[0-9]+ exceeds max_)"
+    ): "it ends too soon, or a length in it is too large",
+    re.compile("ValueError: code must be"): "an extension in it has a number below 0",
+    re.compile("TypeError: unhashable"): "a name in it is a list or an object",
+}
+
+
 def _unpacked(body: bytes) -> object:
     try:
         if b"\xdc" in body or b"\xdd" in body:  # a long list may be in it, for which room is made before its items come
@@ -88,7 +102,7 @@ def _unpacked(body: bytes) -> object:
             whole.skip()
         return msgpack.unpackb(body, raw=False, strict_map_key=False, timestamp=0)
     except (msgpack.UnpackException, ValueError, TypeError, RecursionError) as error:
-        raise ValueError(str(error) or type(error).__name__) from None
+        raise refusal(error, _WORDS) from None
 
 
 def exact_msgpack(body: bytes) -> object:

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from penstock.errors import AccessRefused, InvalidArgument, PreconditionFailed
 from penstock.expr.bodies import body_type
+from penstock.expr.bodies.body_type import why_no_json
 from penstock.records.compute import compute
 from penstock.records.message_types import FIELDLESS, JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, MessageType, named, needed_of
 from penstock.records.properties import EMPTY
@@ -210,9 +211,9 @@ class Rows:
     def __init__(self, bodies: Column, kind: MessageType = JSON, properties: Column | None = None) -> None:
         given = cast("list[bytes | None]", bodies.to_pylist())
         heads = None if properties is None else cast("list[bytes | None]", properties.to_pylist())
-        self._texts, self.errors = body_type(kind).texts(
-            given, EMPTY if heads is None else [one or EMPTY for one in heads]
-        )
+        about = body_type(kind)
+        self._title = about.title
+        self._texts, self.errors = about.texts(given, EMPTY if heads is None else [one or EMPTY for one in heads])
         self._bodies = bodies if self._texts is given else cast("Column", pa.array(self._texts, pa.binary()))
         self._exact = False
         try:
@@ -254,9 +255,9 @@ class Rows:
             row: Any = read(self._texts[place] or b"")
             if type(row) is dict:
                 return cast("dict[str, Any]", row)
-            self.errors[place] = f"JSON, but no object: {'null' if row is None else shown(row)}"
+            self.errors[place] = f"{self._title}, but no object: {'null' if row is None else shown(row)}"
         except ValueError as wrong:
-            self.errors[place] = f"no JSON: {wrong}"
+            self.errors[place] = f"no JSON: {why_no_json(wrong)}"
         return {}
 
 
