@@ -30,6 +30,22 @@ PIKAS_MISTAKES = (AMQPConnectorException, AssertionError, AttributeError, KeyErr
 the loop that it has closed meanwhile is None to it."""
 
 
+def bury(connection: pika.BlockingConnection) -> None:
+    """Close it, whatever it has come to: pika leaves sockets where it sees an end late, or fails at one."""
+    with contextlib.suppress(AMQPError, OSError, *PIKAS_MISTAKES):
+        pika.BlockingConnection.close(connection)
+    connection._cleanup()
+    if (left := connection._impl._transport) is not None:
+        left._sock.close()
+
+
+class Mortal(pika.BlockingConnection):
+    """A connection whose end is no matter."""
+
+    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
+        bury(self)
+
+
 def all_durable(server: LiveServer) -> bool:
     """Whether every record that a server with an HTTP door has given out is on its disk."""
     with urlopen(f"http://{server.ready['http']}/healthz", timeout=30) as answer:
@@ -164,6 +180,5 @@ class LiveServer:
     def bury(self) -> None:
         """Close all connections ever made here, also those whose server is gone: each holds three sockets."""
         for connection in self.connections:
-            with contextlib.suppress(AMQPError):
-                connection.close()
+            bury(connection)
         self.connections.clear()

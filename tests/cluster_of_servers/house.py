@@ -24,7 +24,7 @@ from pika.exceptions import AMQPError
 
 from fault_proxy import Network, Way
 from forked import Forked, can_fork, of_the_product, penstock
-from live_server import PIKAS_MISTAKES
+from live_server import PIKAS_MISTAKES, bury
 from penstock.replication.register import decode
 from penstock.server.cluster.packets import LOST
 from penstock.server.cluster.registers import register_at
@@ -236,8 +236,7 @@ class Cluster:
                 server.signal(signal.SIGCONT)
                 server.kill()
             for connection in server.connections:
-                with contextlib.suppress(AMQPError, OSError):
-                    connection.close()
+                bury(connection)
         if kind is not None:
             for server in self.servers:
                 print(f"--- {server.name}, which had ended with {ended[server.name]}\n{server.said()}")

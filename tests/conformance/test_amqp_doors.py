@@ -29,7 +29,7 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 
 from choices import EFFORT, SEED
 from forked import beside, of_the_product
-from live_server import LiveServer
+from live_server import LiveServer, Mortal
 from rawlink import RawLink
 from waiting import eventually
 
@@ -213,18 +213,10 @@ class Busy(threading.Thread):
 
     def run(self) -> None:
         while not self.over.is_set():
-            with suppress(AMQPError, OSError), closing(Impatient(self.server.parameters())) as connection:
+            with suppress(AMQPError, OSError), closing(Mortal(self.server.parameters())) as connection:
                 channel = connection.channel()
                 while not self.over.is_set():
                     self._work(channel, self)
-
-
-class Impatient(pika.BlockingConnection):
-    """One whose end is no matter."""
-
-    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
-        with suppress(AMQPError):
-            super().close(reply_code, reply_text)
 
 
 def _publishes(channel: BlockingChannel, busy: Busy) -> None:

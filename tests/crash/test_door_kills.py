@@ -31,7 +31,7 @@ from pika.exceptions import AMQPError
 import penstock
 from choices import EFFORT, SEED
 from forked import beside
-from live_server import LiveServer
+from live_server import LiveServer, Mortal
 from penstock import PenstockError
 from waiting import eventually
 
@@ -112,16 +112,8 @@ class Worker(threading.Thread):
         return body
 
 
-class Link(pika.BlockingConnection):
-    """One whose end is no matter."""
-
-    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
-        with suppress(*GONE):
-            super().close(reply_code, reply_text)
-
-
 def amqp_publishes(worker: Worker) -> Iterator[None]:
-    with closing(Link(worker.server.parameters())) as link:
+    with closing(Mortal(worker.server.parameters())) as link:
         channel = link.channel()
         channel.confirm_delivery()
         while True:
@@ -132,7 +124,7 @@ def amqp_publishes(worker: Worker) -> Iterator[None]:
 
 
 def amqp_consumes(worker: Worker) -> Iterator[None]:
-    with closing(Link(worker.server.parameters())) as link:
+    with closing(Mortal(worker.server.parameters())) as link:
         channel = link.channel()
         channel.basic_qos(prefetch_count=10)
         for method, _, body in channel.consume("amqp", inactivity_timeout=0.05):
@@ -143,7 +135,7 @@ def amqp_consumes(worker: Worker) -> Iterator[None]:
 
 
 def amqp_commits(worker: Worker) -> Iterator[None]:
-    with closing(Link(worker.server.parameters())) as link:
+    with closing(Mortal(worker.server.parameters())) as link:
         channel = link.channel()
         channel.tx_select()
         while True:
@@ -230,7 +222,7 @@ QUEUES = ("amqp", "tx", "flight", "moved", "uploads", "http")
 def bodies(server: Server, queue: str) -> list[str]:
     """All that a queue has, in its order; it is empty then."""
     found = list[str]()
-    with closing(Link(server.parameters())) as link:
+    with closing(Mortal(server.parameters())) as link:
         channel = link.channel()
         channel.basic_qos(prefetch_count=1000)
         left = int(channel.queue_declare(queue, passive=True).method.message_count)
@@ -250,7 +242,7 @@ def test_doors_are_killed_in_the_midst_of_everything_and_nothing_told_is_lost(tm
     config = tmp_path / "penstock.toml"
     config.write_text("[server]\ndoors = 1\nmemory = '64MiB'\n")
     with Server(tmp_path, [str(config)], flight=True) as server:
-        with closing(Link(server.parameters())) as link:
+        with closing(Mortal(server.parameters())) as link:
             for queue in QUEUES:
                 link.channel().queue_declare(queue, durable=True)
         workers = [Worker(server, door, work) for door, some in WORK.items() for work in some]

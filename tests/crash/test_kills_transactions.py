@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from pika.exceptions import AMQPError
 import penstock
 from crash.model_clients import end, happens
 from crash.test_kills import KILLS, PART, SEED, audit
-from live_server import LiveServer
+from live_server import LiveServer, Mortal
 from penstock import PenstockError
 
 pytestmark = pytest.mark.crash
@@ -102,12 +102,8 @@ class AmqpWorker(Worker):
     """By tx.select, tx.commit and tx.rollback."""
 
     def work(self) -> None:
-        connection = pika.BlockingConnection(pika.URLParameters(self.url))
-        try:
+        with closing(Mortal(pika.URLParameters(self.url))) as connection:
             self.move(connection.channel())
-        finally:
-            with suppress(AMQPError):  # the server is gone
-                connection.close()
 
     def move(self, channel: BlockingChannel) -> None:
         """Take, end, publish, and commit or not."""

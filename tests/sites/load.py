@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pika
 from pika.exceptions import AMQPError
 
-from live_server import PIKAS_MISTAKES
+from live_server import PIKAS_MISTAKES, Mortal
 from sites.house import Site
 
 EARLY_S = 1.0
@@ -104,7 +104,7 @@ class _Client(threading.Thread):
     def run(self) -> None:
         while not self.over.is_set():
             with contextlib.suppress(AMQPError, OSError, *PIKAS_MISTAKES):
-                connection = pika.BlockingConnection(self.site.parameters(heartbeat=10, socket_timeout=5))
+                connection = Mortal(self.site.parameters(heartbeat=10, socket_timeout=5))
                 with contextlib.closing(connection):
                     self.work(connection)
             self.over.wait(0.1)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
-from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pika
 import pytest
 from pika import spec
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker
 
 from http_lab import Http
+from live_server import Mortal
 from penstock.testing import Broker
 from rawlink import RawLink
 from scenario import amqp, get
@@ -153,11 +153,10 @@ def test_a_delivery_limit_counts_what_was_given_back_and_what_was_lost() -> None
         for how in ("nack", "reject", "lost"):
             method, _, _ = channel.basic_get("q") if how != "lost" else (None, None, None)
             if method is None:
-                connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+                connection = Mortal(pika.URLParameters(broker.amqp_url))
                 assert connection.channel().basic_get("q")[2] == b"1"
                 connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
-                with suppress(AMQPError):
-                    connection.process_data_events(1)
+                connection.close()
             elif how == "nack":
                 channel.basic_nack(method.delivery_tag)
             else:
