@@ -169,9 +169,9 @@ OLDER := .venv-spark-4.2/.installed
 $(OLDER): tools/older-spark tools/older-spark.lock | $(STAMP)
 	@tools/older-spark
 
-FASTSTREAM := .venv-faststream/.installed
-$(FASTSTREAM): tools/faststream tools/faststream.lock | $(STAMP)
-	@tools/faststream
+FRAMEWORKS := .venv-frameworks/.installed
+$(FRAMEWORKS): tools/frameworks tools/frameworks.lock | $(STAMP)
+	@tools/frameworks
 
 SUITES := .venv-suites/.installed
 $(SUITES): tools/suites tools/suites.lock | $(STAMP)
@@ -181,7 +181,7 @@ AMQPLIB := .venv-node/.installed
 $(AMQPLIB): tools/amqplib tools/node/package.json tools/node/package-lock.json
 	@tools/amqplib
 
-conformance: $(STAMP) $(OLDER) $(FASTSTREAM) $(SUITES) $(AMQPLIB)
+conformance: $(STAMP) $(OLDER) $(FRAMEWORKS) $(SUITES) $(AMQPLIB)
 	@PENSTOCK_CONFORMANCE=1 $(PYTHON_IN) -m pytest -m conformance $(PYTEST_ARGS)
 	@PENSTOCK_SERVER__DOORS=2 $(PYTHON_IN) -m pytest tests/conformance/test_pika_*.py tests/conformance/test_close_codes.py \
 		tests/conformance/test_connection_ends.py tests/conformance/test_tls.py tests/conformance/test_management.py $(PYTEST_ARGS)

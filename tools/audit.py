@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCKS = ("requirements.lock", "older-spark.lock", "faststream.lock", "suites.lock", "audit.lock")
+LOCKS = ("requirements.lock", "older-spark.lock", "frameworks.lock", "suites.lock", "audit.lock")
 FOLDER = ROOT / ".venv-audit"
 SOUND, FAULTY, UNKNOWN = 0, 1, 3
 

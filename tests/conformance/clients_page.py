@@ -37,6 +37,12 @@ class Run(NamedTuple):
 
 OWN = "its own suite, against a server"
 
+
+def _program(client: str, package: str, what: str) -> Run:
+    test = f"test_frameworks.py::test_a_program_of_a_framework_runs_unmodified[{client.lower()}-"
+    return Run(client, (test,), package, f"a program of it, and the same on RabbitMQ: {what}", "frameworks.lock")
+
+
 TOLD = {
     "`amq.rabbitmq.trace`": "what no queue takes is not told, nor are events; connection, channel and user are "
     "empty where a message did not come by AMQP",
@@ -89,7 +95,12 @@ RUNS = (
         "Prometheus' check of our pages of metrics, and each rule for alerts played",
     ),
     Run("rabbitmqadmin", ("test_rabbitmqadmin",), "", "ours, and the one that comes with RabbitMQ's management"),
-    Run("FastStream", ("test_faststream.py",), "faststream", "RabbitBroker", "faststream.lock"),
+    _program("FastStream", "faststream", "RabbitBroker"),
+    _program("taskiq", "taskiq-aio-pika", "tasks, later ones, retries"),
+    _program("remoulade", "remoulade", "actors, later ones, retries"),
+    _program("nameko", "nameko", "calls between services, events"),
+    _program("AMQPStorm", "amqpstorm", "confirms, transactions, its client of the management"),
+    _program("rabbitpy", "rabbitpy", "confirms, returned messages"),
     Run(
         "RabbitMQ, beside us",
         ("test_differential",),

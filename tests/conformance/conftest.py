@@ -52,6 +52,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config.write_text(SETTINGS)
     live = LiveServer(folder, [str(config)])
     live.loads = getattr(request.module, "LOADS", False)
+    live.http = getattr(request.module, "HTTP", live.http)
     with live:
         yield live
     assert live.process is not None

@@ -17,7 +17,7 @@ from waiting import eventually
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 SUITES = ROOT / ".venv-suites/bin"
-FASTSTREAM = ROOT / ".venv-faststream/bin"
+FRAMEWORKS = ROOT / ".venv-frameworks/bin"
 """Made by `make conformance`."""
 
 WAIT_S = 60.0
@@ -156,5 +156,5 @@ def test_dramatiq(terminals: Terminals) -> None:
 
 @in_folder("faststream")
 def test_faststream(terminals: Terminals) -> None:
-    got = terminals.start(str(FASTSTREAM / "faststream"), "run", "rabbit:app")
+    got = terminals.start(str(FRAMEWORKS / "faststream"), "run", "rabbit:app")
     eventually(lambda: "user='John' user_id=1" in "\n".join(got()), lambda: str(got()), WAIT_S)

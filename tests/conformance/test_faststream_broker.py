@@ -15,7 +15,7 @@ from page_lab import blocks, page
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]
-PYTHON = ROOT / ".venv-faststream" / "bin" / "python"
+PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 """Made by `make conformance`."""
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    python = os.environ.get("PENSTOCK_FASTSTREAM_PYTHON", str(PYTHON))
+    python = os.environ.get("PENSTOCK_FRAMEWORKS_PYTHON", str(PYTHON))
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     return subprocess.run([python, *arguments], capture_output=True, text=True, timeout=90, env=environ, check=False)
 

@@ -90,7 +90,7 @@ def test_the_lock_has_what_the_project_asks_for(python: str, machine: str) -> No
         if one.marker is None or one.marker.evaluate(here)
     }
     for wanted in asked():
-        if wanted.name != "faststream":  # an extra that has a lock of its own, tools/faststream.lock
+        if wanted.name != "faststream":  # an extra that has a lock of its own, tools/frameworks.lock
             assert wanted.specifier.contains(there[name(wanted)], prereleases=True), wanted
 
 

@@ -1,4 +1,4 @@
-"""FastStream as its users write it, run by `test_faststream` in an environment of its own; prints what came as JSON."""
+"""FastStream as its users write it, run by `test_frameworks` in an environment of its own; prints what came as JSON."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import asyncio
 import json
 import sys
 
-from faststream import FastStream  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
-from faststream.rabbit import (  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]
-    ExchangeType,
-    RabbitBroker,
-    RabbitExchange,
-    RabbitMessage,
-    RabbitQueue,
-)
+from faststream import FastStream
+from faststream.rabbit import ExchangeType, RabbitBroker, RabbitExchange, RabbitMessage, RabbitQueue
 
 COUNT = 50
 
@@ -63,4 +57,4 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(asyncio.wait_for(main(sys.argv[1]), 60))
+    asyncio.run(asyncio.wait_for(main(f"amqp://guest:guest@127.0.0.1:{sys.argv[1]}/"), 60))
