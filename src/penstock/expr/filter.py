@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 from penstock.errors import InvalidArgument
 from penstock.expr.batches import Batch, Table, View, batch_of, scalars, settled
@@ -58,11 +58,13 @@ def _each(given: object) -> Iterable[Any]:
 class _Compiled(Generic[Answer]):
     """What filters and values have in common.  Made by `compile_filter` and `compile_value` only."""
 
+    _mode: ClassVar[Literal["filter", "value"]]
     __slots__ = (
         "__weakref__",
         "_checked",
         "_metered",
         "_program",
+        "_run_parsed",
         "_same",
         "cost",
         "deterministic",
@@ -83,6 +85,7 @@ class _Compiled(Generic[Answer]):
         self.cost = checked.cost
         self.us_a_byte = checked.us_a_byte
         self._program = program
+        self._run_parsed: RunParsed | None = None
         self.needs = program.needs
         self._same = program.needs.isdisjoint(("body", "size", "lsn", "time", "context"))
 
@@ -143,6 +146,19 @@ class _Compiled(Generic[Answer]):
             meter.stop()
         return cast("list[Answer]", found if rows is bodies else found * len(bodies))
 
+    def _evaluate_parsed(self, tables: Sequence[Table], rows: Messages) -> list[Answer]:
+        """The same for bodies that were read before (`readings`): `tables` has the fields of each."""
+        if self._run_parsed is None:
+            self._run_parsed = compile_parsed(self.tree, self._metered, self._mode)
+        try:
+            found = self._run_parsed(
+                rows.bodies, tables, _each(rows.properties), _each(rows.topics), _each(rows.lsns), _each(rows.times),
+                None, self._seconds(None), None,
+            )  # fmt: skip
+        finally:
+            meter.stop()
+        return cast("list[Answer]", found)
+
     def _seconds(self, now: int | None) -> float | None:
         """What UNIX_TIMESTAMP() is, where it is asked for."""
         if "now" not in self.needs:
@@ -156,11 +172,11 @@ class _Compiled(Generic[Answer]):
 class Filter(_Compiled[bool]):
     """A condition on messages, compiled once and asked about many messages at a time."""
 
-    __slots__ = ("_run_parsed", "_selector")
+    _mode = "filter"
+    __slots__ = ("_selector",)
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
         super().__init__(text, checked, program)
-        self._run_parsed: RunParsed | None = None
         self._selector: Selector | None = None
 
     def reading(self, kind: MessageType) -> Filter:
@@ -168,18 +184,7 @@ class Filter(_Compiled[bool]):
         text = typed(self.text, kind)
         return self if text == self.text else compile_filter(text, EVERYTHING)
 
-    def matches_parsed(self, records: Sequence[Table], rows: Messages) -> list[bool]:
-        """As `matches`, for bodies that were read before: `records` has what `compiler.parsed` made of each."""
-        if self._run_parsed is None:
-            self._run_parsed = compile_parsed(self.tree, self._metered)
-        try:
-            return self._run_parsed(  # type: ignore[return-value]
-                rows.bodies, records, _each(rows.properties), _each(rows.topics), _each(rows.lsns), _each(rows.times),
-                None, self._seconds(None), None,
-            )  # fmt: skip
-        finally:
-            meter.stop()
-
+    matches_parsed = _Compiled[bool]._evaluate_parsed
     matches = _Compiled[bool]._evaluate
 
     def on_batch(
@@ -210,6 +215,7 @@ class Filter(_Compiled[bool]):
 class Value(_Compiled[Scalar]):
     """An expression for its value: priorities, group keys, projections."""
 
+    _mode = "value"
     __slots__ = ("_columnar",)
 
     def __init__(self, text: str, checked: Checked, program: Program) -> None:
@@ -231,6 +237,7 @@ class Value(_Compiled[Scalar]):
         return settled(self._columnar.values(self._view(batch, origin, now, context)), batch.num_rows)
 
     values = _Compiled[Scalar]._evaluate
+    values_parsed = _Compiled[Scalar]._evaluate_parsed
 
 
 @lru_cache(maxsize=CACHED)

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from penstock.expr.batches import NOTHING, Properties, Table, header_tables, walk
 from penstock.expr.bodies import body_type
-from penstock.expr.context import LOOP_US
+from penstock.expr.context import LOOP_US, meter
 from penstock.expr.filter import Filter, Topics
+from penstock.expr.readings import Readings
 from penstock.expr.text_patterns import Equality, equality_of
 from penstock.expr.tree import And, Field, Node
 from penstock.expr.values import Value, flatten, parse_number
 from penstock.records.entries import Messages
-from penstock.records.message_types import MessageType
 from penstock.records.one_or_each import list_at
 
 
@@ -88,7 +88,9 @@ class Equalities:
             hits = self._numbers.get(value, ())
             return {*hits, *self._spelled[value]} if self._spelled and value in self._spelled else hits
         if value.__class__ is list:
-            return {slot for item in flatten(value) for slot in self.find(item)}
+            items = flatten(value)
+            meter.take_time(len(items) // LOOKUPS_A_VISIT)
+            return {slot for item in items for slot in self.find(item)}
         return ()
 
 
@@ -118,22 +120,8 @@ READING_US = 2
 EVALUATION_US = 0.2
 """Microseconds, about, of one evaluation after that."""
 
-
-class _Records:
-    """The fields of a batch of bodies: read once for each message type that some filter asks for."""
-
-    __slots__ = ("_read", "bodies", "properties")
-
-    def __init__(self, bodies: Sequence[bytes], properties: Properties) -> None:
-        self.bodies = bodies
-        self.properties = properties
-        self._read: dict[MessageType, list[Table]] = {}
-
-    def of(self, kind: MessageType) -> list[Table]:
-        found = self._read.get(kind)
-        if found is None:
-            found = self._read[kind] = body_type(kind).tables(self.bodies, self.properties)
-        return found
+LOOKUPS_A_VISIT = 4
+"""Elements of an array that are looked up in the time in which one is compared."""
 
 
 class FilterSet:
@@ -197,27 +185,29 @@ class FilterSet:
         topics: Topics,
         lsns: Sequence[int] | None = None,
         times: Sequence[int] | int | None = None,
+        readings: Readings | None = None,
     ) -> dict[int, list[int]]:
         """By slot the places of the messages that match, ascending; filters that nothing matches are left out.
 
+        readings: of these bodies and headers, where others read them too.
         Raises `meter.HandOver` inside `meter.bounded`, and nothing for what is in a message.
         """
-        if len(self) == 1:
+        if len(self) == 1 and readings is None:
             for slot, only in enumerate(self._filters):
                 if only is not None:
                     rows = _true(only.matches(bodies, properties, topics, lsns, times))
                     return {slot: rows} if rows else {}
+        readings = Readings(bodies, properties) if readings is None else readings
         out: dict[int, list[int]] = {}
         messages = Messages(bodies, properties, topics, lsns, times)
-        records = _Records(bodies, properties)
         candidates: dict[int, list[int]] = {}
         for field, table in self._fields.items():
-            self._look_up(field, table, records, out, candidates)
+            self._look_up(field, table, readings, out, candidates)
         if candidates:
-            self._judge(candidates, records, messages, out)
+            self._judge(candidates, readings, messages, out)
         for slot, one in self._apart.items():
             if isinstance(one, Filter) and "body" in one.needs:
-                found = one.matches_parsed(records.of(one.message_type), messages)
+                found = one.matches_parsed(readings.tables(one.message_type), messages)
             else:
                 found = one.matches(*messages)
             if True in found:
@@ -225,7 +215,7 @@ class FilterSet:
         return out
 
     def _judge(
-        self, candidates: dict[int, list[int]], records: _Records, messages: Messages, out: dict[int, list[int]]
+        self, candidates: dict[int, list[int]], readings: Readings, messages: Messages, out: dict[int, list[int]]
     ) -> None:
         """Evaluate by slot the rows whose equality holds."""
         for slot, rows in candidates.items():
@@ -233,7 +223,7 @@ class FilterSet:
             assert isinstance(one, Filter)
             read = [NOTHING] * len(rows)
             if "body" in one.needs:
-                read = list_at(records.of(one.message_type), rows)
+                read = list_at(readings.tables(one.message_type), rows)
             found = one.matches_parsed(read, messages.some(rows))
             wanted = [row for row, yes in zip(rows, found, strict=True) if yes]
             if wanted:
@@ -243,12 +233,12 @@ class FilterSet:
         self,
         field: Field,
         table: Equalities,
-        records: _Records,
+        readings: Readings,
         out: dict[int, list[int]],
         candidates: dict[int, list[int]],
     ) -> None:
         access, find = self._access, table.find
-        for row, value in enumerate(_values(field, records)):
+        for row, value in enumerate(_values(field, readings)):
             if value is None:
                 continue
             for slot in find(value):
@@ -264,15 +254,15 @@ def _true(found: Sequence[bool]) -> list[int]:
     return [row for row, yes in enumerate(found) if yes]
 
 
-def _values(field: Field, records: _Records) -> list[Value]:
+def _values(field: Field, readings: Readings) -> list[Value]:
     """What the field holds in each message."""
     tables: Sequence[Table]
     if field.source == "body":
-        tables = records.of(field.message_type)
+        tables = readings.tables(field.message_type)
     else:
-        at, properties = 0 if field.source == "headers" else 1, records.properties
+        at, properties = 0 if field.source == "headers" else 1, readings.properties
         if isinstance(properties, bytes):
-            tables = [header_tables(properties)[at]] * len(records.bodies)
+            tables = [header_tables(properties)[at]] * len(readings.bodies)
         else:
             tables = [header_tables(data)[at] for data in properties]
     if len(field.steps) == 1:

@@ -63,6 +63,7 @@ class Publishes:
     delta: bool | None = None  # whether bodies are deltas to the present records of SOW topics; None: the headers say
     keyed: tuple[int, list[int]] | None = None  # id of its SOW topic and the numbers of its rows' keys, if worked out
     routed: object = None  # the core's own: where the rows go, worked out before they are published
+    read: object = None  # the core's own: what was read of its bodies, while several queues look at them
     deduplicated: bool = False  # queues that want no duplicates were asked, and note the keys of what they take
     ahead: Publishes | None = None  # the same with large deltas merged as they will be, for filters to judge
     checked: bool = False  # bodies were held to what their topics ask of them

@@ -21,7 +21,7 @@ from penstock.log.disk import OsDisk
 from penstock.records.entries import Messages, Publishes, Topic
 from penstock.records.message_types import typed
 from penstock.records.properties import EMPTY, Properties, encode
-from penstock.server.asking.judging import CHILD_BODY, judge_there, look, made_of, make_there
+from penstock.server.asking.judging import CHILD_BODY, judge_there, look, made_of
 from penstock.server.bulk.process import Bulk
 
 FILTERS = [expr.compile_filter(text) for text in ("/kind = 'a'", "/n > 1 AND /@headers/x = 1", "BOOKMARK() IS NULL")]
@@ -73,12 +73,12 @@ def test_a_dense_body_goes_to_the_child_before_it_is_as_large_as_one_of_json() -
     def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
         asked.append(len(values["body"]))
         given = {**values, "body": memoryview(values["body"]), "properties": memoryview(values["properties"])}
-        return {"judge": judge_there, "make": make_there}[job](OsDisk(Path()), **given)
+        return judge_there(OsDisk(Path()), **given)
 
     small, dense = msgpack.packb({"n": 2}), msgpack.packb({"n": 3, "pad": [[]] * (CHILD_BODY // 3)})
     messages = Messages([small, dense], EMPTY, TOPIC)
     assert look([expr.compile_filter("[msgpack] /n = 3")], messages, ask) == [[1]]
-    assert made_of(expr.compile_value("[msgpack] /n"), "rank", messages, ask) == [rank_of(2), rank_of(3)]
+    assert made_of([expr.compile_value("[msgpack] /n")], "rank", messages, ask) == [[rank_of(2), rank_of(3)]]
     assert asked == [len(dense)] * 2
 
 
@@ -112,13 +112,13 @@ def test_what_is_made_of_large_bodies_is_the_same_in_the_child(made: Made, wante
     def ask(job: str, values: dict[str, Any]) -> dict[str, Any]:
         asked.append(job)
         given = {**values, "body": memoryview(values["body"]), "properties": memoryview(values["properties"])}
-        return make_there(OsDisk(Path()), **given)
+        return judge_there(OsDisk(Path()), **given)
 
-    value = expr.compile_value("/n")
+    value = [expr.compile_value("/n")]
     bodies = [body("a", 7, CHILD_BODY), orjson.dumps({"pad": "x" * CHILD_BODY}), body("a", 7), b"{}"]
-    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC), ask) == wanted * 2
-    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC)) == wanted * 2
-    assert asked == ["make", "make"]
+    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC), ask) == [wanted * 2]
+    assert made_of(value, made, Messages(bodies, EMPTY, TOPIC)) == [wanted * 2]
+    assert asked == ["judge", "judge"]
 
 
 def test_text_that_is_no_utf8_comes_back_from_the_child(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_text_that_is_no_utf8_comes_back_from_the_child(tmp_path: Path) -> None:
     value = expr.compile_value("COALESCE(/missing, /@headers/k)")
     large = [orjson.dumps({"pad": "x" * CHILD_BODY})]
     try:
-        assert made_of(value, "text", Messages(large, header, TOPIC), bulk.call) == ["\udcff\udcfe"]
+        assert made_of([value], "text", Messages(large, header, TOPIC), bulk.call) == [["\udcff\udcfe"]]
         assert bulk.requests == 1
     finally:
         bulk.close()

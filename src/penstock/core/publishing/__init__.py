@@ -42,6 +42,7 @@ from penstock.core.topology.register import Interning
 from penstock.core.topology.routing import Plan, Router
 from penstock.errors import InvalidArgument, PreconditionFailed, QueueFull, Unroutable
 from penstock.expr.batches import header_tables
+from penstock.expr.readings import sharing
 from penstock.records.chunks import Now
 from penstock.records.entries import Publishes, Topic
 from penstock.records.kinds import NO_ROUTE
@@ -170,12 +171,19 @@ class Publisher:
     def _publish(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same of rows that nobody merges and that do not wait."""
         if self._router.deduping and not terms.trusted and not batch.deduplicated:
-            return self._deduplicate(now, batch, skip, terms)
+            with sharing(batch, among_several=self._several):
+                return self._deduplicate(now, batch, skip, terms)
         if terms.trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
             batch.deduplicated = False
         if self._router.rejecting and (not terms.admitted or self._router.dropping_newest):
-            return self._admit(now, batch, skip, terms)
+            with sharing(batch, among_several=self._several):
+                return self._admit(now, batch, skip, terms)
         return self._storing.store(now, batch, skip, terms)
+
+    @property
+    def _several(self) -> bool:
+        """Whether more than one queue may ask what is in a body."""
+        return self._router.filtering + len(self._router.rating) + len(self._router.keying) > 1
 
     def _deduplicate(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same while some queue wants no duplicates."""

@@ -29,6 +29,7 @@ from penstock.core.sizes import Sizes
 from penstock.core.state.lsns import Ints, chunked, ints, to_array
 from penstock.core.topology.register import DEFAULT_VHOST, Interning
 from penstock.core.topology.routing import Plan
+from penstock.expr.readings import sharing
 from penstock.records.chunks import Chunk, Now, as_chunk, pack_pairs, pairs_of
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
@@ -181,6 +182,19 @@ class Arrivals:
 
         taken: for each queue the LSNs that it takes, and their rows in the batch.
         """
+        if len(taken) > 1:
+            with sharing(batch):
+                self._arrive(now, batch, taken, barriers)
+        else:
+            self._arrive(now, batch, taken, barriers)
+
+    def _arrive(
+        self,
+        now: Now,
+        batch: Publishes,
+        taken: Sequence[tuple[Queue, Chunk, Sequence[int]]],
+        barriers: Mapping[Queue, Sequence[int]],
+    ) -> None:
         if len(taken) > 1 and [queue for queue, _, _ in taken if queue.shares_credit]:
 
             def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:

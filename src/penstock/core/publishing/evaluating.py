@@ -7,7 +7,7 @@ ask, and stay on the batch until it is stored.  A door that must not hold the lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import field
 
 from penstock.core.effects import Made, Question
@@ -19,10 +19,11 @@ from penstock.core.topology.routing import Plan
 from penstock.expr import Filter, Value, compile_value
 from penstock.expr.bodies import body_type
 from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_US, LOOP_VISITS, HandOver, meter
+from penstock.expr.readings import readings_of
 from penstock.expr.tree import Scalar
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Messages, Publishes, Topic
 from penstock.records.message_bodies import listed
 from penstock.records.one_or_each import rows_at
 from penstock.records.queue_settings import QueueSettings
@@ -38,6 +39,7 @@ class Asking:
     visits: int = LOOP_VISITS
     room: int = LOOP_BYTES  # bytes of bodies
     us: float = LOOP_US
+    elsewhere: Collection[int] = ()  # rows whose bodies are read elsewhere anyway
     questions: dict[str, Question] = field(default_factory=dict[str, Question])
 
     def matches(
@@ -103,10 +105,12 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
         here, wanted = _known(batch, rows, plan, always)
     if asking is not None and here:
         here = _affordable(batch, bodies, rows, here, plan, asking)
+        if asking.questions:
+            return wanted  # these are asked about again once the others are answered, and read then
     if not here:
         return wanted
     chosen = rows if len(here) == len(rows) else [rows[place] for place in here]
-    found = _matches(batch, [bodies[row] for row in chosen], chosen, topic, plan, asking)
+    found = _matches(batch, bodies, chosen, topic, plan, asking)
     if found is None:
         return wanted
     for slot, hits in found.items():
@@ -117,14 +121,17 @@ def takers(batch: Publishes, rows: Sequence[int], topic: Topic, plan: Plan, aski
 
 
 def _matches(
-    batch: Publishes, bodies: Sequence[bytes], rows: Sequence[int], topic: Topic, plan: Plan, asking: Asking | None
+    batch: Publishes, bodies: list[bytes], rows: Sequence[int], topic: Topic, plan: Plan, asking: Asking | None
 ) -> dict[int, list[int]] | None:
     """By filter of the plan the places of these rows that it matches; None: they are asked about elsewhere."""
-    properties = batch.properties
+    readings, properties = readings_of(batch), batch.properties
+    if readings is not None:
+        readings = readings.some(rows)
     if isinstance(properties, list):
         properties = [properties[row] for row in rows]
+    bodies = [bodies[row] for row in rows]
     if asking is None:
-        return plan.together.matches(bodies, properties, topic)
+        return plan.together.matches(bodies, properties, topic, readings=readings)
     found = asking.matches(plan, bodies, properties, topic)
     if found is None:
         asking.ask(plan, rows, batch)
@@ -160,7 +167,8 @@ def _affordable(
     for place in here:
         size = len(bodies[rows[place]])
         cost = each + size * us_a_byte
-        if size <= LOOP_BODY and asking.room >= size and asking.us >= size * us_a_byte:
+        within = size <= LOOP_BODY and asking.room >= size and asking.us >= size * us_a_byte
+        if within and rows[place] not in asking.elsewhere:
             asking.room -= size
             asking.us -= cost
             kept.append(place)
@@ -179,6 +187,11 @@ def evaluated(
     chunk, time    the rows' LSNs and the log's time; None where nothing asks for them, or nobody knows them yet
     """
     whole = len(rows) == len(batch.bodies)
+    if (read := readings_of(batch)) is not None and "body" in value.needs:
+        read = read if whole else read.some(rows)
+        topics = batch.topics if whole else rows_at(batch.topics, rows)
+        messages = Messages(read.bodies, read.properties, topics, chunk, time)
+        return value.values_parsed(read.tables(value.message_type), messages)
     if value.needs_body:
         batch.bodies = bodies = listed(batch.bodies)  # for good: the next queue asks again
         bodies = bodies if whole else [bodies[row] for row in rows]

@@ -10,7 +10,7 @@ for all rows.  It knows neither an LSN nor a record; what a queue took it is tol
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TypeAlias, cast
@@ -366,7 +366,8 @@ class RowRouter:
 
     def unjudged(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
         """What has to be evaluated before the batch can be published; if nothing, where its rows go is kept on it."""
-        return self._unvalued(batch, skip, terms) + self._unfiltered(batch, skip, terms)
+        asked = self._unvalued(batch, skip, terms)
+        return asked + self._unfiltered(batch, skip, terms, {row for question in asked for row in question.rows})
 
     def _unvalued(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
         """Priorities and keys that have to be worked out off the loop."""
@@ -395,13 +396,13 @@ class RowRouter:
             for data, same in alike.items():
                 yield self._special_plan(topic, data, carbon), same
 
-    def _unfiltered(self, batch: Publishes, skip: int, terms: Terms) -> list[Question]:
-        """Filters that have to be asked off the loop."""
+    def _unfiltered(self, batch: Publishes, skip: int, terms: Terms, elsewhere: Collection[int]) -> list[Question]:
+        """Filters that have to be asked off the loop.  elsewhere: rows whose bodies are read there anyway."""
         if not self._router.filtering:
             return []
         if not any(plan.filtered or plan.by_headers or terms.carbon for plan in map(self.plan, batch.distinct_topics)):
             return []
-        asking = Asking()
+        asking = Asking(elsewhere=elsewhere)
         routed = Routed(len(batch.bodies), asking)
         self._route(batch, self._traits.each(batch), skip, terms, routed)
         if not asking.questions:

@@ -75,7 +75,7 @@ def _binary() -> BodyType:
 def _nvfix() -> BodyType:
     from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
-    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4, us_a_byte=0.08)
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=3, us_a_byte=0.04)
 
 
 def _fix() -> BodyType:

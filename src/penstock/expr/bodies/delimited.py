@@ -34,12 +34,18 @@ def _shown(part: bytes) -> str:
 def read_nvfix(body: bytes) -> Fields:
     """The fields of an NVFIX body.  ValueError for what is no `name=value`."""
     out: Fields = {}
-    for part in body.split(SOH):
+    for part in from_bytes(body).split("\x01"):  # whole: one call for all texts of a body
         if part:
-            name, sign, value = part.partition(b"=")
+            name, sign, value = part.partition("=")
             if not sign or not name:
-                raise ValueError(f"{_shown(part)} is no name=value")
-            add(out, from_bytes(name), from_bytes(value))
+                raise ValueError(f"{_shown(to_bytes(part))} is no name=value")
+            found = out.get(name)
+            if found is None:
+                out[name] = value
+            elif isinstance(found, list):
+                cast("list[object]", found).append(value)
+            else:
+                out[name] = [found, value]
     return out
 
 

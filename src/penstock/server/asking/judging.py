@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias, cast, overload
 
 from penstock.core.effects import Judge, Judged, Made, Question
@@ -21,17 +22,18 @@ from penstock.core.queue.last_values import key_of
 from penstock.core.queue.order.ranks import rank_of
 from penstock.core.queue.staging import key_text
 from penstock.errors import PenstockError
-from penstock.expr import FilterSet, Matcher, Value, compile_filter, compile_value
+from penstock.expr import Filter, FilterSet, Matcher, Value, compile_filter, compile_value
 from penstock.expr.bodies import body_type
 from penstock.expr.context import Context
 from penstock.expr.filter import bound
 from penstock.expr.json_schema import BodyCheck, compile_check
+from penstock.expr.readings import Readings
 from penstock.records.entries import Messages, Publishes, Topic
 from penstock.records.message_bodies import listed
+from penstock.records.one_or_each import tight
 from penstock.server.base.faults import asker_behind
 
 if TYPE_CHECKING:
-    from penstock.expr import Filter
     from penstock.ports import Disk
     from penstock.records.message_types import MessageType
     from penstock.server.asking.caching import Present
@@ -82,33 +84,96 @@ def slices(rows: Sequence[int], sizes: Sequence[int], us_a_byte: float = 0.0) ->
         start = stop
 
 
-def _portions(rows: Messages, us_a_byte: float) -> Iterator[tuple[int, Messages]]:
-    """Slices of the rows, each with the place of its first row and followed by a breath."""
-    for part in slices(range(len(rows.bodies)), list(map(len, rows.bodies)), us_a_byte):
-        yield part[0], rows.some(slice(part[0], part[-1] + 1))
+class _Asked:
+    """Filters and expressions that are asked about the same rows, and what they said."""
+
+    def __init__(
+        self, rows: Sequence[int], filters: Sequence[Matcher] = (), values: Sequence[tuple[Value, Made]] = ()
+    ) -> None:
+        """rows: ascending.  values: each with what is made of it."""
+        self.rows = rows
+        self.filters = FilterSet(filters)
+        self.texts = [one.text for one in filters]
+        self.values = values
+        self.hits: list[list[int]] = [[] for _ in filters]  # by filter the rows that it matches, ascending
+        self.made: list[list[Any]] = [[] for _ in values]  # by value what is made of it for each row
+        self.us_a_byte = max(self.filters.us_a_byte, *(body_type(one.message_type).us_a_byte for one, _ in values), 0.0)
+        self.reads = bool(filters) or any(one.needs_body for one, _ in values)
+
+    def __len__(self) -> int:
+        return len(self.texts) + len(self.values)
+
+    def within(self, part: Sequence[int]) -> Sequence[int]:
+        """Its rows among neighbours of all that are asked about."""
+        return self.rows[bisect_left(self.rows, part[0]) : bisect_right(self.rows, part[-1])]
+
+    def evaluate(self, rows: Sequence[int], messages: Messages, readings: Readings | None) -> None:
+        """Ask about these rows.  readings: where somebody else asks about them too."""
+        for slot, places in self.filters.matches(*messages, readings=readings).items():
+            self.hits[slot] += [rows[place] for place in places]
+        for (value, made), out in zip(self.values, self.made, strict=True):
+            if readings is None or "body" not in value.needs:
+                found = value.values(*messages)
+            else:
+                found = value.values_parsed(readings.tables(value.message_type), messages)
+            out += map(MAKERS[made], found)
+
+    def take(self, row: int, slots: Sequence[int], made: Sequence[Any]) -> None:
+        """Of one row this was told."""
+        for slot in slots:
+            self.hits[slot].append(row)
+        for (_, kind), one, out in zip(self.values, made, self.made, strict=True):
+            out.append(bytes(one).decode(errors="surrogateescape") if kind == "text" and one is not None else one)
+
+
+def _evaluate(asked: Sequence[_Asked], messages: Messages, ask: Ask | None) -> None:
+    """Ask about messages; a body is read once for a message type, whoever asks.  Any thread but the loop's."""
+    us_a_byte = max(one.us_a_byte for one in asked)
+    rows = asked[0].rows if len(asked) == 1 else sorted(set(chain.from_iterable(one.rows for one in asked)))
+    alone = sum(map(len, asked)) == 1
+    for part in slices(rows, [len(messages.bodies[row]) for row in rows], us_a_byte):
+        some = messages.some(tight(part))
+        if not _told_elsewhere(asked, part[0], some, ask, us_a_byte):
+            readings = None if alone else Readings(some.bodies, some.properties)
+            for one in asked:
+                mine = one.within(part)
+                if len(mine) == len(part):
+                    one.evaluate(part, some, readings)
+                elif mine:
+                    assert readings is not None
+                    places = [bisect_left(part, row) for row in mine]
+                    one.evaluate(mine, some.some(places), readings.some(places))
         breathe()
 
 
-def _elsewhere(
-    ask: Ask | None, job: str, asked: Mapping[str, object], rows: Messages, us_a_byte: float
-) -> dict[str, Any] | None:
-    """What the child tells of one large body; None for smaller ones, and when it could not tell."""
+def _told_elsewhere(asked: Sequence[_Asked], row: int, rows: Messages, ask: Ask | None, us_a_byte: float) -> bool:
+    """Whether the child has told of a large body, the first of these; smaller ones stay here."""
     size = len(rows.bodies[0])
-    if ask is None or (size <= CHILD_BODY and size * us_a_byte <= CHILD_US):
-        return None
+    asked = [one for one in asked if one.within([row])]
+    if ask is None or (size <= CHILD_BODY and size * us_a_byte <= CHILD_US) or not any(one.reads for one in asked):
+        return False
     topic, lsns, times = rows.topic_of(0), rows.lsns, rows.times
-    message: dict[str, object] = {
-        "body": rows.bodies[0],
-        "properties": rows.properties_of(0),
-        "exchange": topic.exchange,
-        "name": topic.name,
-        "lsn": None if lsns is None else lsns[0],
-        "time": times[0] if isinstance(times, Sequence) else times,
-    }
-    return _asked(ask, job, {**asked, **message})
+    told = _from_child(
+        ask,
+        "judge",
+        {
+            "asked": [(one.texts, [(value.text, made) for value, made in one.values]) for one in asked],
+            "body": rows.bodies[0],
+            "properties": rows.properties_of(0),
+            "exchange": topic.exchange,
+            "name": topic.name,
+            "lsn": None if lsns is None else lsns[0],
+            "time": times[0] if isinstance(times, Sequence) else times,
+        },
+    )
+    if told is None:
+        return False
+    for place, (one, slots) in enumerate(zip(asked, told["slots"], strict=True)):
+        one.take(row, slots, [told[f"{place} {at}"] for at in range(len(one.values))])
+    return True
 
 
-def _asked(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | None:
+def _from_child(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | None:
     try:
         return ask(job, values)
     except PenstockError as error:
@@ -116,36 +181,23 @@ def _asked(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | No
         return None
 
 
-def _received(
-    body: memoryview, properties: memoryview, exchange: str, name: str, lsn: int | None, time: int | None
-) -> Messages:
-    """The message of `_elsewhere`, in the child."""
+def judge_there(
+    disk: Disk, asked: list[tuple[list[str], list[tuple[str, Made]]]], body: memoryview, properties: memoryview,
+    exchange: str, name: str, lsn: int | None, time: int | None,
+) -> dict[str, object]:  # fmt: skip
+    """A job of the bulk child: which filters one message passes, and what is made of expressions; text as its bytes."""
     lsns, times = None if lsn is None else [lsn], None if time is None else [time]
-    return Messages([bytes(body)], bytes(properties), Topic("", exchange, name), lsns, times)
-
-
-def made_of(value: Value, made: Made, messages: Messages, ask: Ask | None = None) -> list[Any]:
-    """What is made of the value of each message: integers of ranks and keys, text or None of texts.
-
-    Any thread but the loop's.
-    """
-    out, us_a_byte = list[Any](), body_type(value.message_type).us_a_byte
-    asked = {"text": value.text, "made": made}
-    for _, rows in _portions(messages, us_a_byte):
-        told = _elsewhere(ask, "make", asked, rows, us_a_byte) if value.needs_body else None
-        if told is None:
-            out += map(MAKERS[made], value.values(*rows))
-        else:
-            one = told["made"]
-            out.append(bytes(one).decode(errors="surrogateescape") if made == "text" and one is not None else one)
+    message = Messages([bytes(body)], bytes(properties), Topic("", exchange, name), lsns, times)
+    groups = [
+        _Asked((0,), [compile_filter(text) for text in texts], [(compile_value(text), made) for text, made in values])
+        for texts, values in asked
+    ]
+    _evaluate(groups, message, None)
+    out: dict[str, object] = {"slots": [[slot for slot, hits in enumerate(one.hits) if hits] for one in groups]}
+    for place, one in enumerate(groups):
+        for at, [made] in enumerate(one.made):
+            out[f"{place} {at}"] = made.encode(errors="surrogateescape") if isinstance(made, str) else made
     return out
-
-
-def make_there(disk: Disk, text: str, made: Made, **message: Any) -> dict[str, object]:
-    """A job of the bulk child: what is made of an expression's value of one message; text as its bytes."""
-    [value] = compile_value(text).values(*_received(**message))
-    one = MAKERS[made](value)
-    return {"made": one.encode(errors="surrogateescape") if isinstance(one, str) else one}
 
 
 def checked(
@@ -162,7 +214,7 @@ def checked(
         for body, head in zip(bodies[some], heads, strict=False):
             there = None
             if ask is not None and check.bound(body) > CHILD_STEPS:
-                there = _asked(
+                there = _from_child(
                     ask, "check", {"text": check.text.encode(), "kind": check.kind, "body": body, "properties": head}
                 )
             out.append(check.fits(body, head) if there is None else bool(there["fits"]))
@@ -179,24 +231,19 @@ def check_there(
 
 def look(filters: Sequence[Matcher], messages: Messages, ask: Ask | None = None) -> list[list[int]]:
     """For each filter the places of the messages that match, ascending.  Any thread but the loop's."""
-    out: list[list[int]] = [[] for _ in filters]
-    together = FilterSet(filters)
-    texts = {"texts": [one.text for one in filters]}
-    for start, rows in _portions(messages, together.us_a_byte):
-        told = _elsewhere(ask, "judge", texts, rows, together.us_a_byte)
-        if told is None:
-            found = together.matches(*rows)
-        else:
-            found = {slot: [0] for slot in told["slots"]}
-        for slot, places in found.items():
-            out[slot] += [start + place for place in places]
-    return out
+    asked = _Asked(range(len(messages.bodies)), filters)
+    _evaluate([asked], messages, ask)
+    return asked.hits
 
 
-def judge_there(disk: Disk, texts: list[str], **message: Any) -> dict[str, object]:
-    """A job of the bulk child: which of the filters one message passes."""
-    found = FilterSet([compile_filter(text) for text in texts]).matches(*_received(**message))
-    return {"slots": sorted(found)}
+def made_of(values: Sequence[Value], made: Made, messages: Messages, ask: Ask | None = None) -> list[list[Any]]:
+    """For each expression what is made of its value of each message: integers of ranks and keys, text or None of texts.
+
+    Any thread but the loop's.
+    """
+    asked = _Asked(range(len(messages.bodies)), values=[(one, made) for one in values])
+    _evaluate([asked], messages, ask)
+    return asked.made
 
 
 @overload
@@ -293,11 +340,10 @@ def note(batch: Publishes, questions: Sequence[Question], answers: Sequence[Sequ
 
 def _answers(asked: Sequence[tuple[Publishes, Sequence[Question]]], ask: Ask | None) -> list[list[Answer]]:
     """For each batch and question one answer a row, of an expression a number.  Any thread."""
-    out: list[list[Answer]] = []
-    for batch, questions in asked:
-        messages = Messages(listed(batch.bodies), batch.properties, batch.topics)
-        out.append([_passed(messages, question, ask) for question in questions])
-    return out
+    return [
+        _answers_of(Messages(listed(batch.bodies), batch.properties, batch.topics), questions, ask)
+        for batch, questions in asked
+    ]
 
 
 def _answers_or_fault(
@@ -310,13 +356,35 @@ def _answers_or_fault(
         return error
 
 
-def _passed(messages: Messages, question: Question, ask: Ask | None) -> Answer:
-    rows = question.rows
-    asked = messages.some(rows)
-    if isinstance(question.filter, BodyCheck):
-        return checked(question.filter, asked.bodies, asked.properties, ask)
-    if isinstance(question.filter, Value):
-        assert question.made is not None
-        return made_of(question.filter, question.made, asked, ask)
-    hits = set(look([question.filter], asked, ask)[0])
-    return [row in hits for row in range(len(rows))]
+def _answers_of(messages: Messages, questions: Sequence[Question], ask: Ask | None) -> list[Answer]:
+    """The answers about one batch.  Questions about the same rows are asked together."""
+    alike: dict[tuple[int, ...], list[tuple[int, Question]]] = {}
+    out: list[Answer] = [[] for _ in questions]
+    for place, question in enumerate(questions):
+        if isinstance(question.filter, BodyCheck):
+            bodies, heads, *_ = messages.some(question.rows)
+            out[place] = checked(question.filter, bodies, heads, ask)
+        else:
+            alike.setdefault(tuple(sorted(question.rows)), []).append((place, question))
+    told = {rows: _group(rows, [question for _, question in some]) for rows, some in alike.items()}
+    if told:
+        _evaluate(list(told.values()), messages, ask)
+    for rows, some in alike.items():
+        hits, made = map(set[int], told[rows].hits), iter(told[rows].made)
+        for place, question in some:
+            if question.made is None:
+                passed = next(hits)
+                out[place] = [row in passed for row in question.rows]
+            else:
+                known = dict(zip(rows, next(made), strict=True))
+                out[place] = [known[row] for row in question.rows]
+    return out
+
+
+def _group(rows: Sequence[int], questions: Sequence[Question]) -> _Asked:
+    """What is asked about the same rows."""
+    filters = [one.filter for one in questions if isinstance(one.filter, Filter)]
+    values: list[tuple[Value, Made]]
+    values = [(one.filter, one.made) for one in questions if isinstance(one.filter, Value) and one.made is not None]
+    assert len(filters) + len(values) == len(questions)
+    return _Asked(rows, filters, values)

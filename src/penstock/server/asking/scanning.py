@@ -256,7 +256,7 @@ def answer_to(ask: Rate | Key, chunk: Chunk, rows: Rows, child: Ask | None) -> R
 
 def keys_of(values: tuple[Value, ...], chunk: Chunk, rows: Rows, ask: Ask | None = None) -> list[Told]:
     """The keys of each message of a chunk; those without a row have none.  Any thread."""
-    columns = [made_of(value, "text", rows.messages, ask) for value in values]
+    columns = made_of(values, "text", rows.messages, ask)
     found = dict(zip(rows.lsns, zip(*columns, strict=True), strict=True))
     nothing = (None,) * len(values)
     return [found.get(lsn, nothing) for lsn in chunk]
@@ -267,6 +267,6 @@ def ranks_of(value: Ranking, chunk: Chunk, rows: Rows, ask: Ask | None = None) -
     if isinstance(value, Levels):
         ranks = value.ranks(rows.properties, len(rows), rows.times)
     else:
-        ranks = made_of(value, "rank", rows.messages, ask)
+        [ranks] = made_of([value], "rank", rows.messages, ask)
     found = dict(zip(rows.lsns, ranks, strict=True))
     return [found.get(lsn, LOWEST) for lsn in chunk]

@@ -140,7 +140,6 @@ JOBS: dict[str, Job] = {
     "archive_merge": Job("penstock.server.bulk.checks:merge", "disk"),
     "archive_check": Job("penstock.server.bulk.checks:check", "log"),
     "judge": Job("penstock.server.asking.judging:judge_there", "disk"),
-    "make": Job("penstock.server.asking.judging:make_there", "disk"),
     "check": Job("penstock.server.asking.judging:check_there", "disk"),
     "ping": Job("penstock.server.bulk.requests:ping", "disk"),
 }

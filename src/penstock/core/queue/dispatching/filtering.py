@@ -26,7 +26,8 @@ from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import ALL, Key, Run
 from penstock.expr import FilterSet, Matcher
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES, HandOver, meter
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
+from penstock.expr.readings import readings_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Publishes, Topic
@@ -209,7 +210,9 @@ class Targets:
         bodies = batch.bodies = listed(batch.bodies)  # for good: the next queue's filters ask again
         properties: bytes | list[bytes] = batch.properties
         topics: Topic | list[Topic] = batch.topics
+        shared = readings = readings_of(batch)
         if rows is not None and len(rows) != len(bodies):
+            readings = None if readings is None else readings.some(rows)
             bodies = [bodies[row] for row in rows]
             properties = [properties[row] for row in rows] if isinstance(properties, list) else properties
             topics = [topics[row] for row in rows] if isinstance(topics, list) else topics
@@ -218,9 +221,14 @@ class Targets:
         if max(sizes) > LOOP_BODY or size > LOOP_BYTES or self._following.too_much(len(bodies), size):
             return None
         try:
-            with meter.bounded():
-                return self._following.matches(bodies, properties, topics, lsns=chunk)
+            with meter.bounded(LOOP_VISITS if shared is None else shared.visits):
+                found = self._following.matches(bodies, properties, topics, lsns=chunk, readings=readings)
+                if shared is not None:
+                    shared.visits = meter.batch
+                return found
         except HandOver:
+            if shared is not None:
+                shared.visits = 0
             return None
 
     def matches(self, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> list[tuple[TargetList, list[int]]] | None:
