@@ -57,7 +57,7 @@ def test_a_column_of_the_body_hides_one_of_the_message() -> None:
     options = read_options({"topic": "a", "schema": "time string, id bigint"})
     assert declared(options, options.ddl) == (
         "lsn bigint, bookmark string, topic string, headers map<string,string>, attempt int, body binary, "
-        "time string COMMENT 'field of the body', id bigint, parse_error string"
+        "`time` string COMMENT 'field of the body', `id` bigint, parse_error string"
     )
     schema = StructType([StructField("time", StringType()), StructField("lsn", LongType())])
     assert layout(options, schema, options.ddl).parsed == ("time",)
@@ -71,9 +71,9 @@ def own(ddl: str, **options: str) -> list[str]:
 
 def test_a_column_may_be_null_unless_bad_bodies_leave_the_rows() -> None:
     """A body without a value for such a column is bad, and a bad body that stays has null in all of its columns."""
-    ddl = "id bigint NOT NULL COMMENT 'is not null', s struct<b: int NOT NULL>, `not null` int not  null"
+    ddl = "`id` bigint NOT NULL COMMENT 'is not null', `s` struct<`b`:int NOT NULL>, `not null` int not  null"
     assert own(ddl) == [
-        "id bigint COMMENT 'is not null'", "s struct<b: int NOT NULL>", "`not null` int", "parse_error string"
+        "`id` bigint COMMENT 'is not null'", "`s` struct<`b`:int NOT NULL>", "`not null` int", "parse_error string"
     ]  # fmt: skip
     assert own(ddl, badRecordsTopic="bad") == ddl.split(", ")
     options = read_options({"topic": "a", "schema": ddl})
