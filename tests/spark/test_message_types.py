@@ -128,6 +128,118 @@ def test_why_a_body_cannot_be_read_is_told_in_words_of_no_program() -> None:
     assert said == []
 
 
+OF_TEXTS = {"nvfix": (b"v=%s", "v"), "fix": (b"44=%s", "44"), "xml": (b"<v>%s</v>", "v")}
+"""Types whose every value is a text: a body of one field, and its name."""
+
+TEXTS = ["7", "007", "-7", "+7", "7.0", "7.", ".5", "1.5", "-1.5e3", "1E2", "12345678901234567", "9007199254740993.0"]
+NO_NUMBERS = ["x", " 7", "7 ", "1,5", "0x10", "1_0", "\u0663", "7.5.", "--7", "e5", "7e", "true"]
+
+
+def one_column(kind: str, column: pa.DataType, bodies: list[bytes], rescued: str | None = None) -> tuple[Any, Any]:
+    """The values of the field of `OF_TEXTS`, and why bodies are bad."""
+    schema = pa.schema([pa.field(OF_TEXTS[kind][1], column)])
+    columns, errors = BodyParser(schema, schema.names, kind=kind, rescued=rescued).parse(pa.array(bodies, pa.binary()))
+    return [column.to_pylist() for column in columns.values()] if rescued else columns[
+        schema.names[0]
+    ].to_pylist(), errors
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
+def test_a_text_that_is_a_number_as_a_whole_has_a_place_among_numbers(kind: str) -> None:
+    """Where there are no numbers but texts: a `double` said of `1.5` that it is none, and `decimal` took it."""
+    bodies = [OF_TEXTS[kind][0] % text.encode() for text in [*TEXTS, *NO_NUMBERS]]
+    exact, refused = one_column(kind, pa.decimal128(38, 3), bodies)
+    assert [error is None for error in refused] == [True] * len(TEXTS) + [False] * len(NO_NUMBERS)
+    for column in (pa.float64(), pa.float32()):
+        found, errors = one_column(kind, column, bodies)
+        assert found == pa.array([None if one is None else float(one) for one in exact], column).to_pylist()
+        assert [error is None for error in errors] == [error is None for error in refused]
+    found, errors = one_column(kind, pa.int64(), bodies)
+    assert found == [int(one) if one is not None and one == int(one) else None for one in exact]
+    assert [error is None for error in errors] == [one is not None for one in found]
+    assert str(errors[7]).endswith("is 1.5, not bigint")
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
+def test_a_number_that_its_column_cannot_hold_is_bad_whatever_its_exponent(kind: str) -> None:
+    """And is told at once: 1e999999999 would be a gigabyte as a whole number."""
+    for column, text, told in (
+        (pa.int8(), "300", "tinyint"), (pa.int64(), "9223372036854775808", "bigint"), (pa.float64(), "1e999", "double"),
+        (pa.int64(), "1e999999999", "bigint"), (pa.float32(), "1e39", "float"),
+    ):  # fmt: skip
+        _, [error] = one_column(kind, column, [OF_TEXTS[kind][0] % text.encode()])
+        assert str(error).endswith(f"is {text}, more than {told} holds")
+    assert one_column(kind, pa.int64(), [OF_TEXTS[kind][0] % b"0e999999999"]) == ([0], [None])
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
+def test_a_text_that_says_so_is_a_truth(kind: str) -> None:
+    more = {"fix": {b"Y": True, b"N": False}, "xml": {b"1": True, b"0": False}}.get(kind, {})
+    bodies = [OF_TEXTS[kind][0] % text for text in (b"true", b"false", *more, b"TRUE", b"")]
+    found, errors = one_column(kind, pa.bool_(), bodies)
+    assert found == [True, False, *more.values(), None, None]
+    assert [error is None for error in errors] == [one is not None for one in found]
+
+
+@pytest.mark.parametrize("kind", OF_TEXTS)
+def test_what_comes_once_is_a_list_of_one(kind: str) -> None:
+    item = b"<v><n>%s</n></v>" if kind == "xml" else OF_TEXTS[kind][0] + b"\x01"
+    one, two = item % b"1", (b"<v><n>1</n><n>2</n></v>" if kind == "xml" else item % b"1" + item % b"2")
+    column: pa.DataType = pa.list_(pa.int32())
+    kinds = {"xml": pa.struct([pa.field("n", column)])}
+    found, errors = one_column(kind, kinds.get(kind, column), [one, two, item % b"x"])
+    assert [row["n"] if kind == "xml" and row else row for row in found] == [[1], [1, 2], None]
+    assert errors[:2] == [None, None]
+    assert "[0]' is 'x', not int" in str(errors[2])
+    [ddl] = {infer(bodies, kind) for bodies in ([one, two], [two, one], [two, two])}
+    assert "array<string>" in str(ddl)
+
+
+def test_elements_that_come_once_are_lists_of_structs() -> None:
+    lines = pa.list_(pa.struct([pa.field("sku", pa.string()), pa.field("n", pa.float64())]))
+    whole = pa.struct([pa.field("line", lines), pa.field("total", pa.float64())])
+    line, more = b"<line><sku>a</sku><n>2</n></line>", b"<line><sku>b</sku><n>3</n><x>y</x></line>"
+    bodies = [b"<v><total>1.5</total>" + inner + b"</v>" for inner in (b"", line, line + line, more)]
+    [found, rest], errors = one_column("xml", whole, bodies, rescued="rest")
+    assert errors == [None] * 4
+    assert [row["line"] for row in found] == [
+        None, [{"sku": "a", "n": 2.0}], [{"sku": "a", "n": 2.0}] * 2, [{"sku": "b", "n": 3.0}]
+    ]  # fmt: skip
+    assert rest[:3] == [None] * 3
+    assert orjson.loads(rest[3]) == {"v": {"line": {"sku": "b", "n": "3", "x": "y"}}}
+
+
+def test_an_element_is_an_object_where_others_of_its_name_are() -> None:
+    """Without its attributes, and without anything in it, a reader of XML gives no more than a text."""
+    price = pa.struct([pa.field("@in", pa.string()), pa.field("#text", pa.float64())])
+    lines = pa.struct([pa.field("line", pa.list_(pa.int32()))])
+    whole = pa.struct([pa.field("price", price), pa.field("lines", lines)])
+    bodies = [
+        b"<v><price in='EUR'>1.5</price><lines><line>1</line></lines></v>",
+        b"<v><price>1.5</price><lines/></v>",
+        b"<v><price/><lines>\n </lines></v>",
+        b"<v/>",
+        b"<v><lines>x</lines></v>",
+    ]
+    found, errors = one_column("xml", whole, bodies)
+    assert found == [
+        {"price": {"@in": "EUR", "#text": 1.5}, "lines": {"line": [1]}},
+        {"price": {"@in": None, "#text": 1.5}, "lines": {"line": None}},
+        {"price": {"@in": None, "#text": None}, "lines": {"line": None}},
+        {"price": None, "lines": None},
+        None,
+    ]
+    assert errors == [None] * 4 + ["field 'v.lines' is 'x', not an object"]
+
+
+def test_json_says_itself_what_is_a_number_and_a_list() -> None:
+    for column in (pa.float64(), pa.float32(), pa.int64(), pa.bool_(), pa.list_(pa.int64())):
+        for value in (b'"7"', b'"true"', b'"x"'):
+            schema = pa.schema([pa.field("v", column)])
+            _, [error] = BodyParser(schema, ["v"]).parse(pa.array([b'{"v": %s}' % value], pa.binary()))
+            assert str(error).startswith(f"field 'v' is {value.decode().replace(chr(34), chr(39))}, not ")
+
+
 @ALL
 def test_what_columns_bodies_have(sample: Sample) -> None:
     ddl = infer([sample.body(order) for order in ORDERS] + [b"\xc1<"], sample.name, [sample.properties] * 3)

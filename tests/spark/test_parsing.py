@@ -186,7 +186,7 @@ def test_a_fault_of_ours_makes_one_body_bad_and_is_logged(
             raise KeyError("\ud800" + "x" * 1000)
         return 5 if value == "odd" else value
 
-    monkeypatch.setattr("penstock.spark.reading.bodies.judge_of", lambda _, wary: judge)
+    monkeypatch.setattr("penstock.spark.reading.bodies.judge_of", lambda _, **how: judge)
     values, errors = parsed(pa.binary(), [b'{"a": "x"}', b'{"a": "odd"}', b'{"a": "y"}'])
     assert values == [b"x", None, b"y"]
     assert errors[0] is errors[2] is None

@@ -72,22 +72,27 @@ def _binary() -> BodyType:
     return BodyType("binary", "body with fields", Made(_no_fields))
 
 
+_TRUTHS = {"true": True, "false": False}
+
+
 def _nvfix() -> BodyType:
     from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
-    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=3, us_a_byte=0.04)
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=3, us_a_byte=0.04, truths=_TRUTHS)
 
 
 def _fix() -> BodyType:
     from penstock.expr.bodies.delimited import read_fix, write_fix
 
-    return BodyType("fix", "FIX", Made(read_fix), write_fix, slowness=8, us_a_byte=0.3)
+    return BodyType(
+        "fix", "FIX", Made(read_fix), write_fix, slowness=8, us_a_byte=0.3, truths={**_TRUTHS, "Y": True, "N": False}
+    )
 
 
 def _xml() -> BodyType:
     from penstock.expr.bodies.markup import read_xml
 
-    return BodyType("xml", "XML", Made(read_xml), slowness=50, us_a_byte=0.3)
+    return BodyType("xml", "XML", Made(read_xml), slowness=50, us_a_byte=0.3, truths={**_TRUTHS, "1": True, "0": False})
 
 
 def _msgpack() -> BodyType:

@@ -91,6 +91,8 @@ class BodyType:
     us_a_byte: float = 0.0
     """Microseconds that a byte takes where values are dense, about; the densest bodies take twice as long.  0: it is
     never long."""
+    truths: Mapping[str, bool] | None = None
+    """Every value is a text, and what comes once is no list: which texts are true or false.  None: it is not so."""
     header: str | None = None  # that says which schema a body has; None: its parser needs no header
     read: Reading = field(init=False)
     exact: Reading = field(init=False)

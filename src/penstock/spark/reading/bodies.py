@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from json import JSONDecoder
@@ -128,7 +128,8 @@ class BodyParser:
         given: Any = schema
         self._kind: MessageType = kind
         self.fields = cast("list[pa.Field[Any]]", [given.field(name) for name in names])
-        self._typed = [_Typed(field, needed=field.name in needed or not field.nullable) for field in self.fields]
+        truths = None if kind == JSON else body_type(kind).truths
+        self._typed = [_Typed(one, truths, needed=one.name in needed or not one.nullable) for one in self.fields]
         self._rescued = rescued
         self._rescue = None if rescued is None else Rescue(self.fields, known)
         self._quick = list[Quick]()
@@ -293,10 +294,10 @@ def exactly(text: bytes) -> Any:
 
 
 class _Typed:
-    def __init__(self, field: Any, *, needed: bool) -> None:
+    def __init__(self, field: Any, truths: Mapping[str, bool] | None, *, needed: bool) -> None:
         self.name = cast("str", field.name)
         self.kind = field.type
-        self._wary, self._judge = judge_of(field.type, wary=True), judge_of(field.type, wary=False)
+        self._wary, self._judge = (judge_of(field.type, wary=wary, truths=truths) for wary in (True, False))
         self.needed = needed
         kinds, self._taken_at_once = _taken_at_once(field.type)
         self._plain = kinds if needed else kinds | {type(None)}

@@ -28,18 +28,20 @@ def infer(
     properties: the header of each, where the type needs it.
 
     Whole numbers are bigint, or string where one is larger than that, other numbers double; what is several kinds is
-    string, and so is what lies too deep or has too many fields; times stay string.  Of names that differ only in case,
+    string, and so is what lies too deep or has too many fields; times stay string.  Where bodies do not tell one value
+    from a list of one, it is a list if it is one in any of them.  Of names that differ only in case,
     which are one to Spark, the first counts, and of more columns than a schema may have the first ones.
     """
     found = dict[str, Any]()
     reader = body_type(kind)
+    once = reader.truths is not None
     for body, head in zip(bodies, repeat(None) if properties is None else properties, strict=False):
         try:
             row: Any = exactly(reader.json(reader.one_whole(body or b"", head or EMPTY)))
         except ValueError:
             continue
         if type(row) is dict:
-            found = _merged(found, _kind(row, 0))
+            found = _merged(found, _kind(row, 0, once=once), once=once)
     columns, room = list[str](), COLUMNS_MOST
     for name, kind in _fields(found).items():
         size = 1 + _size(kind)
@@ -52,7 +54,7 @@ def infer(
     return ", ".join(columns) or None
 
 
-def _kind(value: Any, depth: int) -> Any:
+def _kind(value: Any, depth: int, *, once: bool) -> Any:
     """None, a Spark type as text, a dict of fields, or a list of one kind."""
     if value is None:
         return None
@@ -65,22 +67,27 @@ def _kind(value: Any, depth: int) -> Any:
     if isinstance(value, str) or depth >= DEPTH_MOST:
         return "string"
     if isinstance(value, dict):
-        return {name: _kind(item, depth + 1) for name, item in cast("dict[str, Any]", value).items()}
+        return {name: _kind(item, depth + 1, once=once) for name, item in cast("dict[str, Any]", value).items()}
     kind: Any = None
     for item in cast("list[Any]", value):
-        kind = _merged(kind, _kind(item, depth + 1))
+        kind = _merged(kind, _kind(item, depth + 1, once=once), once=once)
     return [kind]
 
 
-def _merged(one: Any, other: Any) -> Any:
+def _merged(one: Any, other: Any, *, once: bool) -> Any:
+    """The kind of a value that is either.  once: a list of one is no list in a body."""
     if one is None or other is None or one == other:
         return other if one is None else one
     if isinstance(one, dict) and isinstance(other, dict):
         left, right = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
         names = islice({**left, **right}, COLUMNS_MOST)
-        return {name: _merged(left.get(name), right.get(name)) for name in names}
+        return {name: _merged(left.get(name), right.get(name), once=once) for name in names}
     if isinstance(one, list) and isinstance(other, list):
-        return [_merged(one[0], other[0])]
+        return [_merged(one[0], other[0], once=once)]
+    if once and isinstance(one, list):
+        return [_merged(one[0], other, once=True)]
+    if once and isinstance(other, list):
+        return [_merged(one, other[0], once=True)]
     if one in ("bigint", "double") and other in ("bigint", "double"):
         return "double"
     return "string"
@@ -102,11 +109,13 @@ def _size(kind: Any) -> int:
     return 0
 
 
-def _ddl(kind: Any) -> str:
+def _ddl(kind: Any, depth: int = 0) -> str:
+    if depth >= DEPTH_MOST and isinstance(kind, dict | list):  # it lay less deep before it was a list
+        return "string"
     if isinstance(kind, dict):
         fields = _fields(cast("dict[str, Any]", kind))
-        inner = ", ".join(f"{quoted_name(name)}: {_ddl(item)}" for name, item in fields.items())
+        inner = ", ".join(f"{quoted_name(name)}: {_ddl(item, depth + 1)}" for name, item in fields.items())
         return f"struct<{inner}>" if inner else "string"
     if isinstance(kind, list):
-        return f"array<{_ddl(kind[0])}>"
+        return f"array<{_ddl(kind[0], depth + 1)}>"
     return kind or "string"

@@ -7,6 +7,9 @@ column may be null, is unfit.  A wary judge raises `Rough` as well, where the va
 The rules are those of Spark's `from_json`, or stricter where that would change a value without a word: a number beyond
 a column's limits is unfit and never infinity or another number.  Whole numbers may be written with a fraction of zero.
 
+Where every value of a body is a text, as in XML, a column of numbers takes one that is a number as a whole, and a list
+what came once.
+
 What of a body has no column, fields that the schema does not name and values that their columns cannot hold, is kept as
 JSON in a column of its own, with all digits of its numbers, so that a schema that is behind its publishers loses
 nothing.  Of a struct it is the part that has no field; of a list or a map the whole, if anything in it has none.
@@ -17,10 +20,10 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import orjson
 import pyarrow as pa
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 Judge: TypeAlias = Callable[[Any], Any]
 
-RULES = 2
+RULES = 3
 """Which rules these are: another number when another body is bad, so that those who put bodies aside are told apart."""
 
 SHOWN = 60
@@ -81,15 +84,58 @@ WHOLE = {8: "tinyint", 16: "smallint", 32: "int", 64: "bigint"}
 """Spark's names by bits."""
 
 
-def judge_of(kind: Any, *, wary: bool) -> Judge:
+class Given(NamedTuple):
+    """What values a judge is given."""
+
+    wary: bool
+    truths: Mapping[str, bool] | None
+
+
+def judge_of(kind: Any, *, wary: bool, truths: Mapping[str, bool] | None = None) -> Judge:
     """The judge of an Arrow type.  TypeError for a type that no JSON value is.
 
     wary: of values of a reader that makes a double of every number with a fraction, an exponent or too many digits.
+    truths: of bodies whose every value is a text, the texts that are true or false; what came once there is no list.
     """
     for fits, make in _JUDGES:
         if fits(kind):
-            return make(kind, wary)
+            judge = make(kind, Given(wary, truths))
+            return judge if truths is None else _of_texts(kind, judge, truths)
     raise TypeError(f"a JSON body gives no {kind}")
+
+
+def _of_texts(kind: Any, judge: Judge, truths: Mapping[str, bool]) -> Judge:
+    """The judge of a type where every value is a text, of one for JSON."""
+    if _TYPES.is_boolean(kind):
+        return lambda value: judge(truths.get(value, value) if type(value) is str else value)
+    if _TYPES.is_list(kind):
+        return lambda value: judge([value] if value is not None and type(value) is not list else value)
+    if _TYPES.is_signed_integer(kind) or _TYPES.is_floating(kind):
+        return lambda value: judge(_number(value) if type(value) is str else value)
+    if _TYPES.is_struct(kind) or _TYPES.is_map(kind):
+        beside = _TYPES.is_struct(kind) and kind.get_field_index(BESIDE) >= 0
+        return lambda value: judge(_object(value, beside) if type(value) is str else value)
+    return judge
+
+
+BESIDE = "#text"
+"""The field of an object of XML that has its text."""
+
+
+def _object(text: str, beside: bool) -> Any:
+    """What an element is that has text alone, where others have attributes or elements; any other text as it is."""
+    return {} if not text.strip() else {BESIDE: text} if beside else text
+
+
+def _number(text: str) -> int | str:
+    """A text as the number that it is as a whole; any other as it is."""
+    if len(text) < SHORT and text.isascii() and text.isdigit():
+        return int(text)
+    return Number(text) if _DECIMAL.fullmatch(text) else text
+
+
+SHORT = 16
+"""Digits: a number with fewer is exact in every type."""
 
 
 def _wary_text(value: Any) -> str:
@@ -154,7 +200,7 @@ def _whole(bits: int, wary: bool) -> Judge:
         elif type(value) is float and value.is_integer():
             number = int(Decimal(repr(value)))  # the digits that were written: beyond 2^53 a double is near them alone
         elif type(value) is Number and (exact := _exact(value)) == exact.to_integral_value():
-            number = int(exact)
+            number = int(exact) if least <= exact < most else most  # its exponent may be anything
         else:
             raise Unfit(value, f"not {name}")
         if least <= number < most:
@@ -175,8 +221,12 @@ NOT_FINITE = {
 def _double(value: Any) -> float:
     if type(value) is float:
         return value
-    if type(value) is int or type(value) is Number:
+    if type(value) is int:
         return float(value)
+    if type(value) is Number:
+        if math.isfinite(number := float(value)):
+            return number
+        raise Unfit(value, "more than double holds")
     if type(value) is str and (found := NOT_FINITE.get(value)) is not None:
         return found
     raise Unfit(value, "not double")
@@ -269,8 +319,8 @@ def _exact(text: str) -> Decimal:
         raise Unfit(Number(text), "and its exponent is out of all bounds") from None
 
 
-def _list(field: Any, wary: bool) -> Judge:
-    item, nullable = judge_of(field.type, wary=wary), field.nullable
+def _list(field: Any, given: Given) -> Judge:
+    item, nullable = judge_of(field.type, **given._asdict()), field.nullable
 
     def judge(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -284,8 +334,8 @@ def _list(field: Any, wary: bool) -> Judge:
     return judge
 
 
-def _map(field: Any, wary: bool) -> Judge:
-    item, nullable = judge_of(field.type, wary=wary), field.nullable
+def _map(field: Any, given: Given) -> Judge:
+    item, nullable = judge_of(field.type, **given._asdict()), field.nullable
 
     def judge(value: Any) -> list[tuple[str, Any]]:
         if type(value) is not dict:
@@ -299,8 +349,8 @@ def _map(field: Any, wary: bool) -> Judge:
     return judge
 
 
-def _struct(fields: list[Any], wary: bool) -> Judge:
-    parts = [(field.name, judge_of(field.type, wary=wary), field.nullable) for field in fields]
+def _struct(fields: list[Any], given: Given) -> Judge:
+    parts = [(field.name, judge_of(field.type, **given._asdict()), field.nullable) for field in fields]
 
     def judge(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
@@ -327,24 +377,24 @@ def _first(parts: Iterable[tuple[str, Judge, bool, Any]]) -> Unfit:
 
 _TYPES: Any = pa.types
 
-_JUDGES: Sequence[tuple[Callable[[Any], bool], Callable[[Any, bool], Judge]]] = (
-    (_TYPES.is_string, lambda kind, wary: _wary_text if wary else _text),
-    (_TYPES.is_binary, lambda kind, wary: _bytes),
-    (_TYPES.is_boolean, lambda kind, wary: _flag),
-    (_TYPES.is_signed_integer, lambda kind, wary: _whole(kind.bit_width, wary)),
-    (_TYPES.is_float64, lambda kind, wary: _double),
-    (_TYPES.is_float32, lambda kind, wary: _float),
-    (_TYPES.is_timestamp, lambda kind, wary: _naive if kind.tz is None else _zoned),
-    (_TYPES.is_date, lambda kind, wary: _date),
-    (_TYPES.is_decimal, lambda kind, wary: _decimal(kind.precision, kind.scale, wary)),
+_JUDGES: Sequence[tuple[Callable[[Any], bool], Callable[[Any, Given], Judge]]] = (
+    (_TYPES.is_string, lambda kind, given: _wary_text if given.wary else _text),
+    (_TYPES.is_binary, lambda kind, given: _bytes),
+    (_TYPES.is_boolean, lambda kind, given: _flag),
+    (_TYPES.is_signed_integer, lambda kind, given: _whole(kind.bit_width, given.wary)),
+    (_TYPES.is_float64, lambda kind, given: _double),
+    (_TYPES.is_float32, lambda kind, given: _float),
+    (_TYPES.is_timestamp, lambda kind, given: _naive if kind.tz is None else _zoned),
+    (_TYPES.is_date, lambda kind, given: _date),
+    (_TYPES.is_decimal, lambda kind, given: _decimal(kind.precision, kind.scale, given.wary)),
     (
         lambda kind: _TYPES.is_map(kind) and _TYPES.is_string(kind.key_type),
-        lambda kind, wary: _map(kind.item_field, wary),
+        lambda kind, given: _map(kind.item_field, given),
     ),
-    (_TYPES.is_list, lambda kind, wary: _list(kind.value_field, wary)),
-    (_TYPES.is_struct, lambda kind, wary: _struct([kind.field(place) for place in range(kind.num_fields)], wary)),
+    (_TYPES.is_list, lambda kind, given: _list(kind.value_field, given)),
+    (_TYPES.is_struct, lambda kind, given: _struct([kind.field(place) for place in range(kind.num_fields)], given)),
 )
-"""Judges of the types that a JSON value may be, by what tells a type; the second argument is `wary` of `judge_of`."""
+"""Judges of the types that a JSON value may be, by what tells a type."""
 
 
 Left: TypeAlias = Callable[[Any], Any]
@@ -410,7 +460,7 @@ def _left(kind: Any) -> Left | None:
         return _of_struct([kind.field(place) for place in range(kind.num_fields)])
     if types.is_list(kind) or types.is_map(kind):
         inner = _left(kind.value_field.type if types.is_list(kind) else kind.item_type)
-        return None if inner is None else _of_many(inner)
+        return None if inner is None else _of_many(inner, named=types.is_map(kind))
     return None
 
 
@@ -432,10 +482,13 @@ def _of_struct(fields: Sequence[Any]) -> Left:
     return left
 
 
-def _of_many(inner: Left) -> Left:
+def _of_many(inner: Left, *, named: bool) -> Left:
     def left(given: object) -> Any:
         value: Any = given
-        items: list[Any] = list(value.values()) if type(given) is dict else value if type(given) is list else []
+        kind: type = type(given)
+        items: list[Any] = value if kind is list else [value]
+        if named:
+            items = list(value.values()) if kind is dict else []
         return value if any(inner(one) is not None for one in items) else None
 
     return left
