@@ -433,12 +433,13 @@ class Lane:
         return sift(chunk, sorted_chunk(found))[1]
 
 
-SINGLES = 16
-"""A lease of fewer messages is found by each of them: in an order of priorities a lane would have one of those."""
+SINGLES, LANES_MOST = 16, 16
+"""A lease of fewer messages is found by each of them: in an order of priorities a lane would have one of those.  So is
+one of no range that would need one more lane than these: each is asked for what is not the oldest."""
 
 
 class Lanes:
-    """All leases of one consumer: small ones by message, the others in as many lanes as it takes."""
+    """All leases of one consumer: small ones by message, the others in lanes."""
 
     __slots__ = ("_lanes", "_small")
 
@@ -448,14 +449,14 @@ class Lanes:
 
     def add(self, lease: Lease) -> None:
         """A new grant of some messages."""
-        if len(lease.chunk) < SINGLES:
-            self._small.update(dict.fromkeys(lease.chunk, lease))
+        few = len(lease.chunk) < SINGLES
+        if not few and any(lane.add(lease) for lane in self._lanes):
             return
-        for lane in self._lanes:
-            if lane.add(lease):
-                return
-        self._lanes.append(Lane())
-        self._lanes[-1].add(lease)
+        if few or (len(self._lanes) >= LANES_MOST and not isinstance(lease.chunk, range)):
+            self._small.update(dict.fromkeys(lease.chunk, lease))
+        else:
+            self._lanes.append(Lane())
+            self._lanes[-1].add(lease)
 
     def take(self, chunk: Chunk, out: list[Run]) -> list[Chunk]:
         """Take those of the chunk that are held; returns the others."""
