@@ -90,12 +90,17 @@ class _Reader:
     def columns(self, inside: str, depth: int) -> Columns:
         """Columns up to a `>` or the end."""
         found: dict[str, str] = {}
+        spelled: dict[str, str] = {}  # as Spark compares them
         while True:
             name, quoted = self._take()
             if not name or (name in ",:<>()" and not quoted):
                 raise ValueError(f"a column's name should stand where {name or 'the end'!r} does{inside}")
             if name in found:
                 raise ValueError(f"column {name[:60]!r} is there twice{inside}")
+            other = spelled.setdefault(name.lower(), name)
+            if other != name:
+                names = f"{other[:60]!r} and {name[:60]!r}"
+                raise ValueError(f"columns {names} differ in case alone, and Spark takes them for one{inside}")
             if self._look()[0] == ":":
                 self._take()
             found[name] = self._type(name, depth) + self._tail()

@@ -33,6 +33,12 @@ def test_a_schema_is_read(text: str, columns: tuple[tuple[str, str], ...]) -> No
         ("id", "column 'id' has no type: write one behind its name"),
         ("id number", "column 'id' has the type 'number'; there are boolean, tinyint"),
         ("id bigint, id string", "column 'id' is there twice"),
+        ("id bigint, ID int", "columns 'id' and 'ID' differ in case alone, and Spark takes them for one"),
+        ("straße int, `STRASSE` int, Ä int, ä int", "columns 'Ä' and 'ä' differ in case alone"),
+        (
+            "a array<struct<b int, B int>>",
+            "columns 'b' and 'B' differ in case alone, and Spark takes them for one in column 'a'",
+        ),
         ("id bigint NOT NULL", "columns may be null and have no comment"),
         ("a array<int", "'>' should follow array of column 'a', not 'the end'"),
         ("a map<int, int>", "the keys of a JSON object are string"),
