@@ -63,6 +63,23 @@ def test_a_column_of_the_body_hides_one_of_the_message() -> None:
     assert layout(options, schema, options.ddl).parsed == ("time",)
 
 
+@pytest.mark.parametrize("name", ["parse_error", "Parse_Error"])
+def test_a_schema_does_not_silence_why_bodies_are_bad(name: str) -> None:
+    """As a column of the body it was null in every row, and bad rows looked like empty ones."""
+    ddl = f"id bigint, {name} string"
+    options = read_options({"topic": "a", "schema": ddl})
+    wanted = StructType([StructField("id", LongType())])
+    for ask in (lambda: declared(options, options.ddl), lambda: layout(options, wanted, options.ddl)):
+        with pytest.raises(
+            InvalidArgument, match=f"^option schema: {name} is the column that says why .* leave it out"
+        ):
+            ask()
+    aside = read_options({"topic": "a", "schema": ddl, "badRecordsTopic": "b"})  # no such column is there
+    assert declared(aside, aside.ddl).endswith(f"`{name}` string COMMENT 'field of the body'")
+    found = read_options({"topic": "a", "schema": "registered"})
+    assert declared(found, ddl).count(name) == 1
+
+
 def own(ddl: str, **options: str) -> list[str]:
     """Columns of the body as Spark is told of them."""
     given = read_options({"topic": "a", "schema": ddl, **options})

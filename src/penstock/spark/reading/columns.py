@@ -108,7 +108,7 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     base = LOG if options.log else _of_messages(options, rows=rows)
     if ddl is None or options.log:
         return ", ".join(f"{name} {_instant(kind)}" for name, kind in base.items())
-    own = names_in(ddl)
+    own = _own(options, ddl)
     hidden = {name.lower() for name in own}
     columns = [f"{name} {_instant(kind)}" for name, kind in base.items() if name not in hidden]
     nullable = options.bad_records_topic is None  # a bad body has null in all columns
@@ -119,6 +119,19 @@ def declared(options: ReadOptions, ddl: str | None, *, rows: bool = False) -> st
     if nullable and ERROR not in hidden:
         columns.append(f"{ERROR} string")
     return ", ".join(columns)
+
+
+def _own(options: ReadOptions, ddl: str) -> list[str]:
+    """The names of the body's columns.  InvalidArgument for one by which the option asks for what is there already."""
+    names = names_in(ddl)
+    if options.ddl is not None and options.bad_records_topic is None:
+        for name in names:
+            if name.lower() == ERROR:
+                raise InvalidArgument(
+                    f"option schema: {name} is the column that says why a body is bad, and there without being named; "
+                    "as a field of bodies it would take its place: leave it out"
+                )
+    return names
 
 
 def _is_taken(options: ReadOptions, name: str) -> bool:
@@ -220,7 +233,7 @@ def layout(options: ReadOptions, schema: Any, ddl: str | None) -> Layout:
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    own = {} if ddl is None else dict(zip(names_in(ddl), _pieces(ddl), strict=True))
+    own = {} if ddl is None else dict(zip(_own(options, ddl), _pieces(ddl), strict=True))
     needed = _needed(own)
     strict = options.bad_records_topic is not None
     named = dict[str, list[str]]()
