@@ -30,6 +30,7 @@ import orjson
 
 from penstock.errors import InvalidArgument, PreconditionFailed, told_as
 from penstock.expr.bodies import body_type
+from penstock.records.ddl import TEXT_MOST
 from penstock.records.message_types import JSON, MessageType
 from penstock.records.regular_expressions import positions
 
@@ -279,9 +280,6 @@ TOLD_EACH = 32
 
 ENOUGH_TO_ASK = 1 << 16
 """Steps of which it is worth to know how deep a body may be."""
-
-TEXT_MOST = 256 << 10
-"""Letters of a schema itself: to read one of so many takes a third of a second."""
 
 DEPTH_MOST = 200
 """Levels of a schema itself; the library's own limit is about the same."""

@@ -238,10 +238,22 @@ def test_bodies_and_schemas_are_bounded() -> None:
         ('{"$ref": "file:///etc/passwd"}', "is disabled"),
         (text(nested), "levels deep"),
         (text({"$ref": "#/x", "allOf": [{}] * 2000}), "with references 2000 are allowed"),
-        (text({"enum": ["x" * 1000] * 300}), "letters; 262144 are allowed"),
+        (text({"enum": ["x" * 1000] * 300}), "letters; 65536 are allowed"),
     ):
         with pytest.raises(InvalidArgument, match=why):
             compile_check(wrong)
+
+
+def test_a_schema_that_can_be_read_can_be_declared_and_a_longer_one_can_neither() -> None:
+    world, empty = World(), len(text({"title": ""}))
+    longest = text({"title": "x" * (65_536 - empty)})
+    compile_check(longest)
+    world.core.declare_topic(world.now, *NAME, {"json_schema": longest})
+    longer = text({"title": "x" * (65_537 - empty)})
+    with pytest.raises(InvalidArgument, match="65536"):
+        compile_check(longer)
+    with pytest.raises(InvalidArgument, match="65536"):
+        world.core.declare_topic(world.now, *NAME, {"json_schema": longer})
 
 
 def test_settings_that_cannot_be() -> None:
