@@ -28,6 +28,7 @@ Each class has a stable `code` that is never reused, whether a `retry` may help,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -35,6 +36,9 @@ from typing import Any, ClassVar, Protocol, cast
 
 AROUND = 60
 """Characters on either side of the caret that are shown of a long expression."""
+
+_PACKED = re.compile(r"\s*\[\w+(:[\w-]+)\]")
+"""The schemas of a message type, which an expression over its bodies begins with: nobody has written them."""
 
 
 class PenstockError(Exception):
@@ -182,6 +186,9 @@ class ExpressionError(PenstockError):
         line_end = self.text.find("\n", self.place)
         line = self.text[line_start : line_end if line_end >= 0 else None]
         place = self.place - line_start
+        if (packed := _PACKED.match(line)) is not None and packed.end() <= place:
+            line = line[: packed.start(1)] + line[packed.end(1) :]
+            place -= packed.end(1) - packed.start(1)
         if len(line) > 2 * AROUND:
             before, after = max(0, place - AROUND), place + AROUND
             line = ("..." if before else "") + line[before:after] + ("..." if after < len(line) else "")

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, NamedTuple, Union, cast, get_args, get_origin
 
+import orjson
 from pydantic import BaseModel, ValidationError
 
 from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
@@ -210,10 +211,19 @@ def load_text(
     except RecursionError:
         raise SettingsError(f"{source}: {_TOO_DEEP}") from None
     except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
-        raise SettingsError(f"{source}: is no TOML: {error}") from error
+        raise SettingsError(f"{source}: is {_what_instead(text)}: {error}") from error
     if _is_deep(data):
         raise SettingsError(f"{source}: {_TOO_DEEP}")
     return load_mapping(data, source=source, environ=environ, options=options, text=text, judge=judge)
+
+
+def _what_instead(text: str) -> str:
+    """What a text is that is no TOML: one of JSON has lost its braces, or never was an object of definitions."""
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return "no TOML"
+    return "JSON, but no object of RabbitMQ's definitions, and no TOML"
 
 
 _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')[ \t]*"""

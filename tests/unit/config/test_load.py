@@ -412,6 +412,12 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[server\n")
     with pytest.raises(SettingsError, match=r"bad\.toml: is no TOML: .*line 1"):
         load_file(tmp_path / "bad.toml")
+    for text in ("[1, 2]", "null", '"text"', "7"):
+        (tmp_path / "bad.json").write_text(text)
+        with pytest.raises(
+            SettingsError, match=r"bad\.json: is JSON, but no object of RabbitMQ's definitions, and no TOML"
+        ):
+            load_file(tmp_path / "bad.json")
     (tmp_path / "latin.toml").write_bytes(b'[server]\nname = "\xe9"\n')
     with pytest.raises(SettingsError, match="is not UTF-8 text"):
         load_file(tmp_path / "latin.toml")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import pytest
 
-from message_samples import ORDER, SAMPLES, Sample
+from message_samples import AVRO, ORDER, SAMPLES, Sample
 from penstock.client.bodies import avro
 from penstock.core.publishing.published import Published
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, SettingsError
@@ -177,6 +178,11 @@ def test_fields_of_several_topics_are_those_of_json() -> None:
         one.subscribe("^r", bookmark="EPOCH", filter="/a = 1")
         with pytest.raises(InvalidArgument, match="topic 'q' is among those that are chosen, and its bodies are nvfix"):
             one.subscribe("^[qr]", bookmark="EPOCH", filter="/a = 1")
+    with (
+        Broker(config={"topic": [{"name": "q", "message_type": AVRO}, {"name": "r"}]}) as one,
+        pytest.raises(InvalidArgument, match=f"its bodies are {re.escape(named(AVRO))}: what asks"),
+    ):
+        one.subscribe("^[qr]", bookmark="EPOCH", filter="/a = 1")
 
 
 def test_bodies_without_fields_are_delivered() -> None:

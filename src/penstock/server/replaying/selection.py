@@ -29,6 +29,7 @@ from penstock.records.compute import compute
 from penstock.records.dataclass import dataclass
 from penstock.records.entries import Messages, Topic
 from penstock.records.message_types import JSON, MESSAGE_TYPE, MessageType, goes_on, typed
+from penstock.records.message_types import named as shown_type
 from penstock.records.remembered import Remembered
 from penstock.server.asking.judging import Ask, look
 from penstock.server.people.entitlements import Rights, asks_shown, narrowed
@@ -369,8 +370,8 @@ def refuse_several(core: Core, selection: Selection) -> None:
     for (vhost, exchange, name), kind in chain(declared, shown):
         if kind != JSON and selection.wants(Topic(vhost, exchange, name)):
             raise InvalidArgument(
-                f"topic {name!r} is among those that are chosen, and its bodies are {kind}: what asks for fields of "
-                "several topics reads JSON; read it by itself"
+                f"topic {name!r} is among those that are chosen, and its bodies are {shown_type(kind)}: what asks for "
+                "fields of several topics reads JSON; read it by itself"
             )
 
 
