@@ -21,7 +21,7 @@ import orjson
 
 from penstock.client.arguments import arguments_checked
 from penstock.errors import InvalidArgument, InvalidBody
-from penstock.records.message_types import AVRO, BARE, PROTOBUF, packed
+from penstock.records.message_types import AVRO, PROTOBUF, packed
 
 JSON = "application/json"
 
@@ -165,7 +165,7 @@ def avro(schema: AvroSchema | Mapping[int, AvroSchema], *, header: str | None = 
     if isinstance(schema, Mapping) and schema and all(isinstance(one, int) for one in schema):
         some = cast("Mapping[int, AvroSchema]", schema)
         return packed(AVRO, {number: _schema_text(one) for number, one in some.items()}, header)
-    return packed(AVRO, {BARE: _schema_text(cast("AvroSchema", schema))}, header)
+    return packed(AVRO, _schema_text(cast("AvroSchema", schema)), header)
 
 
 def _schema_text(schema: AvroSchema) -> str:
@@ -186,7 +186,7 @@ def protobuf(message: ProtobufMessage | Mapping[int, ProtobufMessage], *, header
     """
     if isinstance(message, Mapping):
         return packed(PROTOBUF, {number: _files(one) for number, one in message.items()}, header)
-    return packed(PROTOBUF, {BARE: _files(message)}, header)
+    return packed(PROTOBUF, _files(message), header)
 
 
 def _files(message: ProtobufMessage) -> tuple[str, str]:

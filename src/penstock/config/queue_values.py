@@ -22,7 +22,7 @@ import orjson
 from penstock.errors import InvalidArgument, known_name, shown, told_as
 from penstock.records.dataclass import dataclass
 from penstock.records.field_tables import Timestamp
-from penstock.records.message_types import AVRO, BARE, PROTOBUF, UNPACKED_MOST, packed, wrong_type
+from penstock.records.message_types import AVRO, PROTOBUF, UNPACKED_MOST, packed, wrong_type
 from penstock.records.queue_settings import QueueSettings, Retry
 from penstock.units import DURATION_UNITS, format_duration, parse_duration, parse_size, to_micros
 
@@ -418,14 +418,21 @@ def of_files(table: Mapping[str, object]) -> str:
             'or { ID = "FILE" } for "FILE", which may have header = "NAME" beside it'
         )
     base, given = bases[0], table[bases[0]]
-    files = cast("Mapping[str, object]", given) if isinstance(given, Mapping) else {str(BARE): given}
-    schemas = dict[int, object]()
-    for number, path in files.items():
-        if not number.isdecimal() or not isinstance(path, str):
-            raise ValueError(f"{number} = {path!r} is no id and no file")
-        schemas[int(number)] = _schema(base, path, str(message))
+    schemas: object
+    if isinstance(given, Mapping):
+        schemas = dict(_numbered(base, *one, str(message)) for one in cast("Mapping[str, object]", given).items())
+    elif isinstance(given, str):
+        schemas = _schema(base, given, str(message))
+    else:
+        raise ValueError(f"{base} = {given!r} is no file")
     with told_as(ValueError, instead=InvalidArgument):
         return packed(base, schemas, cast("str | None", header))
+
+
+def _numbered(base: str, number: str, path: object, message: str) -> tuple[int, object]:
+    if not number.isdecimal() or not isinstance(path, str):
+        raise ValueError(f"{number} = {path!r} is no id and no file")
+    return int(number), _schema(base, path, message)
 
 
 def _schema(base: str, path: str, message: str) -> object:

@@ -92,8 +92,14 @@ def behind(value: object) -> bytes:
     return NO_ID
 
 
-def packed(base: str, by_id: Mapping[int, object], header: str | None = None) -> str:
-    """The message type.  InvalidArgument for what is too large, or no schema by its form."""
+def packed(base: str, given: object, header: str | None = None) -> str:
+    """The message type of one schema whose bodies are bare, or of a mapping of ids to schemas.
+
+    InvalidArgument for what is too large, no id, or no schema by its form.
+    """
+    by_id = cast("Mapping[int, object]", given) if isinstance(given, Mapping) else {BARE: given}
+    if by_id is given and BARE in by_id:  # bodies behind an id would be read as bare ones
+        raise InvalidArgument(f"message_type {base}: {_no_id(BARE)}")
     if why := _wrong(base, Schemas(by_id, header)):
         raise InvalidArgument(f"message_type {base}: {why}")
     named = {} if header is None else {HEADER: header}
@@ -127,6 +133,11 @@ def unpacked(kind: str) -> tuple[str, Schemas]:
     return base, schemas
 
 
+def _no_id(number: int) -> str:
+    """Why."""
+    return f"{number} is no id of a schema: 1 to {ID_MOST}"
+
+
 def _wrong(base: str, schemas: Schemas) -> str | None:
     some, header = schemas.by_id, cast("object", schemas.header)
     if not some or len(some) > VERSIONS_MOST:
@@ -140,7 +151,7 @@ def _wrong(base: str, schemas: Schemas) -> str | None:
             return f"header {header!r} has the id of each body's schema, and the one that is given has no id"
     for number, schema in some.items():
         if not 0 <= number <= ID_MOST:
-            return f"{number} is no id of a schema: 1 to {ID_MOST}"
+            return _no_id(number)
         fits = isinstance(schema, str) if base == AVRO else _is_pair(schema)
         if not fits:
             return f"schema {number} is not what {base} has"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from base64 import b64encode
+import zlib
+from base64 import b64encode, urlsafe_b64encode
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from io import BytesIO
@@ -223,7 +224,7 @@ def test_protobuf_fields() -> None:
 def of_files(files: list[descriptor_pb2.FileDescriptorProto], name: str) -> Any:
     """The reader of a message that these say."""
     said = b64encode(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()).decode()
-    return body_type(packed("protobuf", {0: [said, name]}))
+    return body_type(packed("protobuf", [said, name]))
 
 
 def test_a_text_of_protobuf_that_is_no_text_is_bytes() -> None:
@@ -301,7 +302,7 @@ def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str)
         name="in", number=1, type=11, label=1, type_name=f".google.protobuf.{name}"
     )
     files = b64encode(descriptor_pb2.FileDescriptorSet(file=[theirs, file]).SerializeToString()).decode()
-    row = body_type(packed("protobuf", {0: [files, "A"]}))
+    row = body_type(packed("protobuf", [files, "A"]))
     assert row.read(b"\x0a\x03\x0a\x01x") == {"in": {"own": "x"}}
     assert row.read(b"\x0a\x00") == {"in": {"own": ""}}
 
@@ -326,7 +327,7 @@ def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str)
 )
 def test_schemas_without_bounds_are_refused(schema: Any, why: str) -> None:
     with pytest.raises(InvalidArgument, match=f"message_type.*{why}"):
-        body_type(packed("avro", {0: orjson.dumps(schema).decode()}))
+        body_type(packed("avro", orjson.dumps(schema).decode()))
 
 
 def test_a_schema_is_nested_and_wide_within_bounds() -> None:
@@ -334,19 +335,19 @@ def test_a_schema_is_nested_and_wide_within_bounds() -> None:
     for _ in range(200):
         deep = {"type": "array", "items": deep}
     with pytest.raises(InvalidArgument, match="nested more than 64"):
-        body_type(packed("avro", {0: orjson.dumps(deep).decode()}))
+        body_type(packed("avro", orjson.dumps(deep).decode()))
     chain: list[Any] = [{"type": "record", "name": "C0", "fields": [{"name": "f", "type": "int"}]}]
     for level in range(1, 70):  # none says more than the name of the one before; of 9990 three bytes ended the process
         chain.append({"type": "record", "name": f"C{level}", "fields": [{"name": "f", "type": f"C{level - 1}"}]})
-    assert body_type(packed("avro", {0: orjson.dumps(chain[:63]).decode()})).read(b"\x02\x06") == {"f": {"f": 3}}
+    assert body_type(packed("avro", orjson.dumps(chain[:63]).decode())).read(b"\x02\x06") == {"f": {"f": 3}}
     with pytest.raises(InvalidArgument, match="nested more than 64"):
-        body_type(packed("avro", {0: orjson.dumps(chain).decode()}))
+        body_type(packed("avro", orjson.dumps(chain).decode()))
     wide: Any = {"type": "record", "name": "R0", "fields": [{"name": "n", "type": "null"}]}
     for level in range(1, 25):  # each twice the one before: 2**24 values in no byte
         fields = [{"name": "a", "type": wide}, {"name": "b", "type": f"R{level - 1}"}]
         wide = {"type": "record", "name": f"R{level}", "fields": fields}
     with pytest.raises(InvalidArgument, match=r"more than 10000 values"):
-        body_type(packed("avro", {0: orjson.dumps(wide).decode()}))
+        body_type(packed("avro", orjson.dumps(wide).decode()))
 
 
 def test_lists_of_wide_records_have_bounds() -> None:
@@ -406,11 +407,12 @@ def test_a_text_carries_its_schemas() -> None:
     assert named(AVRO).startswith("avro (")
     assert named("json") == "json"
     with pytest.raises(InvalidArgument, match="characters packed"):
-        packed("avro", {0: b64encode(random.Random(1).randbytes(TEXT_MOST)).decode()})
-    with pytest.raises(InvalidArgument, match="do not go together"):
-        packed("avro", {0: "1", 1: "1"})
-    with pytest.raises(InvalidArgument, match="no id of a schema"):
-        packed("avro", {-1: "1"})
+        packed("avro", b64encode(random.Random(1).randbytes(TEXT_MOST)).decode())
+    both = "avro:" + urlsafe_b64encode(zlib.compress(b'{"0": "1", "1": "1"}')).decode()
+    assert "do not go together" in str(wrong_type(both))
+    for number in (-1, 0):
+        with pytest.raises(InvalidArgument, match=f"{number} is no id of a schema"):
+            packed("avro", {number: "1"})
     with pytest.raises(InvalidArgument, match="is no class of a message"):
         penstock.protobuf(int)
     with pytest.raises(InvalidArgument, match="no JSON"):
@@ -469,6 +471,7 @@ def test_the_settings_file_names_files(tmp_path: Path, monkeypatch: pytest.Monke
     for value, why in {
         '{ avro = "none.avsc" }': "none.avsc: No such file", '{ avro = "shop.pb" }': "shop.pb is no JSON",
         '{ protobuf = "shop.pb" }': "is no type: write", '{ avro = { x = "orders.avsc" } }': "no id and no file",
+        '{ avro = { 0 = "orders.avsc" } }': "0 is no id of a schema",
         "{}": "is no type: write", '{ avro = "orders.avsc", header = "x" }': "has no id",
         '{ avro = { 7 = "orders.avsc" }, header = 7 }': "no name of a header",
     }.items():  # fmt: skip
