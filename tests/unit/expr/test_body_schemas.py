@@ -401,6 +401,19 @@ def test_what_is_no_body_is_told_and_nothing_else_happens(name: str) -> None:
             assert row.table(cut) == {}
 
 
+@pytest.mark.parametrize("kind", [AVRO, PROTOBUF])
+def test_a_mistake_is_shown_without_the_schemas(kind: str) -> None:
+    name = kind.partition(":")[0]
+    for text in ("/total > ", "/total >> 5", "/note = 'x' AND ("):
+        with pytest.raises(ExpressionError) as of_json:
+            compile_filter(text)
+        with pytest.raises(ExpressionError) as caught:
+            compile_filter(typed(text, kind))
+        *_, line, caret = of_json.value.pointed().splitlines()
+        shift = f"[{name}] "
+        assert caught.value.pointed().splitlines()[-2:] == [f"  {shift}{line[2:]}", " " * len(shift) + caret]
+
+
 def test_a_text_carries_its_schemas() -> None:
     assert unpacked(AVRO)[0] == "avro"
     assert orjson.loads(str(unpacked(AVRO)[1].by_id[0])) == ORDER

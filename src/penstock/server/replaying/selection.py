@@ -370,8 +370,8 @@ def refuse_several(core: Core, selection: Selection) -> None:
     for (vhost, exchange, name), kind in chain(declared, shown):
         if kind != JSON and selection.wants(Topic(vhost, exchange, name)):
             raise InvalidArgument(
-                f"topic {name!r} is among those that are chosen, and its bodies are {shown_type(kind)}: what asks for "
-                "fields of several topics reads JSON; read it by itself"
+                f"topic {name!r} is among those that are chosen, and its bodies are {shown_type(str(kind))}: what asks "
+                "for fields of several topics reads JSON; read it by itself"
             )
 
 
