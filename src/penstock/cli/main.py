@@ -61,6 +61,9 @@ NO_FILE = (
 )  # fmt: skip
 """What the system says of files that a command names and nobody can look at or write, wherever it first does."""
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What it says of one that is open, as standard output is."""
+
 
 WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])
 """Every mistake in a command line that was found before a command began."""
@@ -74,8 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         do_without_pandas()
     as_json = "--json" in given
     try:
-        ended = command(given[0] if given else None).main(given, prog_name="penstock", standalone_mode=not as_json)
-        sys.exit(ended if isinstance(ended, int) else 0)
+        try:
+            ended = command(given[0] if given else None).main(given, prog_name="penstock", standalone_mode=not as_json)
+            sys.exit(ended if isinstance(ended, int) else 0)
+        except SystemExit:
+            sys.stdout.flush()  # here, where it is told what does not go out
+            raise
     except PenstockError as error:
         sys.exit(tell_error(error, as_json=as_json))
     except WrongUsage as error:  # with --json alone: for a person it is told with the usage of the command
@@ -96,9 +103,22 @@ def _of_this_machine(error: OSError | RuntimeError) -> PenstockError | None:
     """What a person is told where memory or threads are short, or a file cannot be had; None: it is a fault of ours."""
     if is_no_more(error):
         return SettingsError(NO_MORE + bound_on_addresses())
-    if not isinstance(error, OSError) or error.errno not in NO_FILE or error.filename is None:
+    if not isinstance(error, OSError):
+        return None
+    if error.errno in NO_ROOM and error.filename is None:
+        _drop_output()
+        return InvalidArgument(f"the output cannot be written: {error.strerror}")
+    if error.errno not in NO_FILE or error.filename is None:
         return None
     return InvalidArgument(f"{shown(str(error.filename))}: {error.strerror}")
+
+
+def _drop_output() -> None:
+    """What cannot go out is not tried again as the process ends, which would have another status for it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def with_standard_files() -> None:

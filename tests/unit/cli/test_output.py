@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from typer.main import get_command
 
@@ -64,3 +67,16 @@ def test_a_command_that_a_family_has_is_told_with_the_family(capsys: pytest.Capt
     with pytest.raises(SystemExit):
         main(["peak", "orders"])
     assert "No such command 'peak'." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("buffering", [-1, 1])  # told by what ends the command, and by what writes
+@pytest.mark.parametrize("words", [("version",), ("version", "--json"), ("--help",), ("expr", "1 + 1")])
+def test_output_for_which_there_is_no_room_is_told(
+    words: tuple[str, ...], buffering: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/full").open("w", buffering) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+    assert caught.value.code == 2
+    assert "the output cannot be written: No space left on device" in capsys.readouterr().err
