@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from penstock.expr.batches import Properties, Table
 from penstock.expr.bodies import body_type
-from penstock.expr.context import LOOP_VISITS
+from penstock.expr.context import LOOP_VISITS, meter
 from penstock.records.entries import Publishes
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import MessageType
@@ -92,3 +92,14 @@ def readings_of(batch: Publishes) -> Readings | None:
         batch.bodies = bodies = listed(batch.bodies)
         batch.read = Readings(bodies, batch.properties)
     return cast("Readings | None", batch.read)
+
+
+@contextmanager
+def in_time(readings: Readings | None) -> Generator[None]:
+    """Inside, filters on the loop may look at as many elements as filters before them have left; beyond it HandOver."""
+    with meter.bounded(LOOP_VISITS if readings is None else readings.visits):
+        try:
+            yield
+        finally:
+            if readings is not None:
+                readings.visits = max(meter.batch, 0)

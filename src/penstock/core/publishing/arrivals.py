@@ -11,6 +11,7 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import chain
 
 import numpy as np
@@ -104,6 +105,8 @@ class Marks:
 
 
 NO_BARRIERS: Mapping[Queue, Sequence[int]] = {}
+ALONE = nullcontext()
+"""Around what one queue does with a batch: nobody else looks at its bodies."""
 
 
 class Arrivals:
@@ -182,26 +185,14 @@ class Arrivals:
 
         taken: for each queue the LSNs that it takes, and their rows in the batch.
         """
-        if len(taken) > 1:
-            with sharing(batch):
-                self._arrive(now, batch, taken, barriers)
-        else:
-            self._arrive(now, batch, taken, barriers)
+        with sharing(batch) if len(taken) > 1 else ALONE:
+            if len(taken) > 1 and [queue for queue, _, _ in taken if queue.shares_credit]:
 
-    def _arrive(
-        self,
-        now: Now,
-        batch: Publishes,
-        taken: Sequence[tuple[Queue, Chunk, Sequence[int]]],
-        barriers: Mapping[Queue, Sequence[int]],
-    ) -> None:
-        if len(taken) > 1 and [queue for queue, _, _ in taken if queue.shares_credit]:
+                def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
+                    self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue))
 
-            def give(queue: Queue, chunk: Chunk, rows: Sequence[int]) -> None:
-                self.arrive_in(queue, now, chunk, batch, rows, barriers.get(queue))
-
-            share_out(now, [Share(*one) for one in taken], self._outbox, self._outbox.effects, give)
-        else:
+                share_out(now, [Share(*one) for one in taken], self._outbox, self._outbox.effects, give)
+                return
             usual = not barriers and not batch.deduplicated and batch.expires_at is None and batch.not_before is None
             out, touched = self._outbox, self._touched
             for queue, chunk, rows in taken:

@@ -78,7 +78,7 @@ _TRUTHS = {"true": True, "false": False}
 def _nvfix() -> BodyType:
     from penstock.expr.bodies.delimited import read_nvfix, write_nvfix
 
-    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=3, us_a_byte=0.04, truths=_TRUTHS)
+    return BodyType("nvfix", "NVFIX", Made(read_nvfix), write_nvfix, slowness=4, us_a_byte=0.08, truths=_TRUTHS)
 
 
 def _fix() -> BodyType:

@@ -26,11 +26,11 @@ from penstock.core.queue.order.main_order import Main
 from penstock.core.queue.order.returned import Returned
 from penstock.core.queue.order.runs import ALL, Key, Run
 from penstock.expr import FilterSet, Matcher
-from penstock.expr.context import LOOP_BODY, LOOP_BYTES, LOOP_VISITS, HandOver, meter
-from penstock.expr.readings import readings_of
+from penstock.expr.context import LOOP_BODY, LOOP_BYTES, HandOver
+from penstock.expr.readings import in_time, readings_of
 from penstock.records.chunks import Chunk, as_chunk
 from penstock.records.dataclass import dataclass
-from penstock.records.entries import Publishes, Topic
+from penstock.records.entries import Messages, Publishes
 from penstock.records.message_bodies import listed
 
 TARGETS_MOST = 10_000
@@ -208,27 +208,18 @@ class Targets:
     def _evaluate(self, chunk: Chunk, batch: Publishes, rows: Sequence[int] | None) -> dict[int, list[int]] | None:
         """By slot the places in the chunk that match; None: not on the loop."""
         bodies = batch.bodies = listed(batch.bodies)  # for good: the next queue's filters ask again
-        properties: bytes | list[bytes] = batch.properties
-        topics: Topic | list[Topic] = batch.topics
-        shared = readings = readings_of(batch)
+        messages, shared = Messages(bodies, batch.properties, batch.topics), readings_of(batch)
+        readings = shared
         if rows is not None and len(rows) != len(bodies):
-            readings = None if readings is None else readings.some(rows)
-            bodies = [bodies[row] for row in rows]
-            properties = [properties[row] for row in rows] if isinstance(properties, list) else properties
-            topics = [topics[row] for row in rows] if isinstance(topics, list) else topics
-        sizes = list(map(len, bodies))
+            messages, readings = messages.some(rows), shared and shared.some(rows)
+        sizes = list(map(len, messages.bodies))
         size = sum(sizes)
-        if max(sizes) > LOOP_BODY or size > LOOP_BYTES or self._following.too_much(len(bodies), size):
+        if max(sizes) > LOOP_BODY or size > LOOP_BYTES or self._following.too_much(len(sizes), size):
             return None
         try:
-            with meter.bounded(LOOP_VISITS if shared is None else shared.visits):
-                found = self._following.matches(bodies, properties, topics, lsns=chunk, readings=readings)
-                if shared is not None:
-                    shared.visits = meter.batch
-                return found
+            with in_time(shared):
+                return self._following.matches(*messages._replace(lsns=chunk), readings=readings)
         except HandOver:
-            if shared is not None:
-                shared.visits = 0
             return None
 
     def matches(self, chunk: Chunk, batch: Publishes, rows: Sequence[int]) -> list[tuple[TargetList, list[int]]] | None:
