@@ -121,7 +121,7 @@ def _return_all(queue: Contents, now: Now, some: Sequence[Consumer], sink: Sink,
     for consumer in some:
         consumer.leaving = "lost" if lost else "closed"
     if some:
-        leave(queue, now, sink)
+        leave(queue, now, sink, None if queue.agenda & LEAVING else some)
     if ring:
         _fail(queue, now, failed, sink)
 
@@ -131,11 +131,11 @@ def _fail(queue: Contents, now: Now, failed: Sequence[tuple[Consumer, list[Run]]
         hand_back(queue, now, consumer, first, sink, cause="lost", failed=True)
 
 
-def leave(queue: Contents, now: Now, sink: Sink) -> None:
-    """One step of giving back what those hold who left."""
+def leave(queue: Contents, now: Now, sink: Sink, some: Sequence[Consumer] | None = None) -> None:
+    """One step of giving back what those hold who left; these are all of them, where that is known."""
     queue.agenda &= ~LEAVING
     most = queue.step_most
-    for consumer in [one for one in queue.all_consumers if one.leaving]:
+    for consumer in [one for one in queue.all_consumers if one.leaving] if some is None else some:
         if most <= 0:
             queue.agenda |= LEAVING
             break

@@ -74,7 +74,8 @@ class Roster:
 
     def remove(self, consumer: Consumer) -> None:
         """A subscription has ended, and is pushed to no more.  Of ten thousand that end at once each costs little."""
-        self.spare = None
+        if self.spare is not None:
+            self.spare.pop(consumer, None)  # nobody else has room by that
         self._drop(self.all, consumer)
         self.silent -= consumer.silent
         if consumer.targets is None:
