@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Awaitable, Callable
+from unittest.mock import Mock
 
 import pytest
 
 from penstock.server.base.rounds import HEARD_US, Pulse, Turns
+from penstock.server.http.messages import Getter
+from penstock.testing.instance import FakeClock
 from sim.serverkit import clock
 
 
@@ -92,9 +96,14 @@ def test_on_anothers_loop_it_comes_soon() -> None:
     asyncio.run(go())
 
 
-@pytest.mark.parametrize("ended", [False, True], ids=["turns go on", "no turn ends any more"])
-def test_what_comes_at_once_shares_what_there_is_in_a_turn(ended: bool) -> None:
-    fake, turns, done, span = clock(), list[int](), list[int](), 4000
+SPAN = 4000
+
+
+def in_turns(
+    come: Callable[[int, Turns, Callable[[], None]], Awaitable[None]], fake: FakeClock, *, ended: bool = False
+) -> list[int]:
+    """Twenty come at once, each for work of `SPAN`; how long turns took.  ended: none is counted any more."""
+    turns = list[int]()
 
     async def go(pulse: Pulse) -> None:
         loop = asyncio.get_running_loop()
@@ -114,14 +123,47 @@ def test_what_comes_at_once_shares_what_there_is_in_a_turn(ended: bool) -> None:
                 asked.append(1)
                 at_end(over)
 
-        async def come(number: int) -> None:
-            await ours.heard(arm)
-            fake.advance(span)
-            done.append(number)
-            arm()
-
-        await asyncio.gather(*map(come, range(20)))
+        await asyncio.gather(*[come(number, ours, arm) for number in range(20)])
 
     _run(go)
+    return turns
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["turns go on", "no turn ends any more"])
+def test_what_comes_at_once_shares_what_there_is_in_a_turn(ended: bool) -> None:
+    fake, done = clock(), list[int]()
+
+    async def come(number: int, turns: Turns, arm: Callable[[], None]) -> None:
+        await turns.heard(arm)
+        fake.advance(SPAN)
+        done.append(number)
+        arm()
+
+    took = in_turns(come, fake, ended=ended)
     assert done == [*range(20)]
-    assert ended or max(turns) <= HEARD_US + span
+    assert ended or max(took) <= HEARD_US + SPAN
+
+
+def test_what_a_turn_brings_to_many_who_get_over_http_is_told_by_turns() -> None:
+    """Hundreds that got five hundred messages at once were a turn of a tenth of a second."""
+    fake, waiting, told = clock(), list[Callable[[], None]](), list[int]()
+
+    async def get(_: int, turns: Turns, arm: Callable[[], None]) -> None:
+        engine = Mock(turns=turns, arm=arm)
+        getter = Getter(Mock(engine=engine), Mock(vhost="/"), "guest")
+
+        def after_deliveries(_: object, then: Callable[[], None]) -> None:
+            waiting.append(then)
+            if len(waiting) == 20:  # one turn brings it to all
+                for one in waiting:
+                    one()
+
+        engine.gates.after_deliveries = after_deliveries
+        await getter.pull(Mock(closed=False), 500)
+        fake.advance(SPAN)
+        told.append(fake.mono())
+        arm()
+
+    took = in_turns(get, fake)
+    assert len(told) == 20
+    assert max(took) <= HEARD_US + SPAN

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.responses import Response, StreamingResponse
@@ -183,6 +183,7 @@ class Messages(Commands):
             self._let_go(getter, consumer)
         if getter.got and mode != "ack_requeue_true":
             await self.durable(self.core.last_lsn)  # whoever is told that they are gone does not see them again
+            await self.engine.turns.heard(self.engine.arm)  # of hundreds that wait for one sync
         return getter.got
 
     def _let_go(self, getter: Getter, consumer: Consumer) -> None:
@@ -251,6 +252,7 @@ class Getter(Receiver):
         self._waits = arrived = asyncio.get_running_loop().create_future()
         engine.gates.after_deliveries(self, partial(resolve, arrived))
         await arrived
+        await engine.turns.heard(engine.arm)  # one turn may bring what hundreds have asked for
         return len(self.got) > before
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
@@ -347,8 +349,7 @@ def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
             text = part.decode()
         except UnicodeDecodeError:
             text = None
-    header = decode(got.header)
-    why = death_reason(header.headers)
+    why, properties = told_of(got.header)
     return {
         **({} if why is None else {"reason": why}),
         "payload_bytes": got.size,
@@ -356,10 +357,26 @@ def message_item(got: Got, encoding: str, truncate: int) -> dict[str, object]:
         "exchange": got.exchange,
         "routing_key": got.key,
         "message_count": got.left,
-        "properties": properties_item(header),
+        "properties": properties,
         "payload": base64.b64encode(part).decode() if text is None else text,
         "payload_encoding": "base64" if text is None else "string",
     }
+
+
+def told_of(header: bytes) -> tuple[str | None, Mapping[str, object]]:
+    """Why a message died, and its properties; of a short header remembered, for many have the same."""
+    return _kept(header) if len(header) <= HEADER_KEPT else _told_of(header)
+
+
+def _told_of(header: bytes) -> tuple[str | None, Mapping[str, object]]:
+    found = decode(header)
+    return death_reason(found.headers), properties_item(found)
+
+
+HEADER_KEPT = 1024
+"""Bytes of a header of which it is remembered what is told of it."""
+
+_kept = lru_cache(maxsize=256)(_told_of)
 
 
 def properties_item(p: Properties) -> Mapping[str, object]:
