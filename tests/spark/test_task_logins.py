@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from penstock.spark.pipelines.folders import Place
 from penstock.spark.pipelines.pipeline import Pipeline
 from penstock.spark.remote import Where
-from penstock.spark.tokens import TaskLogins
+from penstock.spark.tokens import TaskLogins, Token
 from pipeline_lab import define
 from spark_lab import Lab
 
@@ -39,6 +41,22 @@ def test_a_pipeline_reads_stages_and_puts_aside_by_its_token(lab: Lab, tmp_path:
     assert lab.counts("flights") == (0, 0, 40)
     logins.close()
     assert lab.client.tokens() == []
+
+
+def test_of_a_token_that_was_revoked_it_is_told_which(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    """Of several pipelines, addresses and sessions nobody could tell whose tasks cannot log in any more."""
+    token, other = Token(lab.house.url), Token(lab.house.url)
+    lab.client.revoke_token(token.id)
+    token._every = other._every = 0.01
+    token._renew()
+    assert token.ended
+    assert not other.ended
+    [told] = [record.getMessage() for record in caplog.records if "cannot log in" in record.getMessage()]
+    assert told.startswith(f"executors cannot log in any more, for token {token.id} was revoked or has ended: ")
+    token._ended.set()
+    token._thread.join()
+    token._client.close()
+    other.close()
 
 
 def test_a_token_that_has_ended_is_followed_by_another(lab: Lab) -> None:

@@ -68,7 +68,9 @@ class Token:
                 self._client.renew_token(self.id)
             except NotFound as error:
                 self.ended = True
-                logger.error("executors cannot log in any more, for the token was revoked or has ended: %s", error)
+                logger.error(
+                    "executors cannot log in any more, for token %s was revoked or has ended: %s", self.id, error
+                )
                 return
             except PenstockError as error:  # the next try may be in time
                 logger.warning("token %s was not renewed: %s", self.id, error)
