@@ -298,10 +298,12 @@ def shown(server: TlsServer, door: str) -> str:
 
 
 def shown_by_flight(server: TlsServer) -> str | None:
-    """None in the moment in which the port is closed (docs/tls.md): who waited there is reset, who comes is refused."""
+    """None in the moment in which the port is closed (docs/tls.md): who waited there is reset, or told the end amid
+    its handshake, who comes is refused.
+    """
     try:
         return shown(server, "flight_tls")
-    except (ConnectionError, ssl.SSLEOFError):
+    except (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return None
 
 
