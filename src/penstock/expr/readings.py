@@ -8,7 +8,7 @@ either.  It knows no expression; who shares it keeps it no longer than that, for
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final, cast
 
 from penstock.expr.batches import Properties, Table
@@ -94,12 +94,15 @@ def readings_of(batch: Publishes) -> Readings | None:
     return cast("Readings | None", batch.read)
 
 
-@contextmanager
-def in_time(readings: Readings | None) -> Generator[None]:
+def in_time(readings: Readings | None) -> AbstractContextManager[None]:
     """Inside, filters on the loop may look at as many elements as filters before them have left; beyond it HandOver."""
-    with meter.bounded(LOOP_VISITS if readings is None else readings.visits):
+    return meter.bounded() if readings is None else _left_of(readings)
+
+
+@contextmanager
+def _left_of(readings: Readings) -> Generator[None]:
+    with meter.bounded(readings.visits):
         try:
             yield
         finally:
-            if readings is not None:
-                readings.visits = max(meter.batch, 0)
+            readings.visits = max(meter.batch, 0)

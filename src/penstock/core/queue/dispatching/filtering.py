@@ -207,18 +207,18 @@ class Targets:
 
     def _evaluate(self, chunk: Chunk, batch: Publishes, rows: Sequence[int] | None) -> dict[int, list[int]] | None:
         """By slot the places in the chunk that match; None: not on the loop."""
-        bodies = batch.bodies = listed(batch.bodies)  # for good: the next queue's filters ask again
-        messages, shared = Messages(bodies, batch.properties, batch.topics), readings_of(batch)
+        batch.bodies = listed(batch.bodies)  # for good: the next queue's filters ask again
+        asked, shared = Messages(batch.bodies, batch.properties, batch.topics), readings_of(batch)
         readings = shared
-        if rows is not None and len(rows) != len(bodies):
-            messages, readings = messages.some(rows), shared and shared.some(rows)
-        sizes = list(map(len, messages.bodies))
+        if rows is not None and len(rows) != len(asked.bodies):
+            asked, readings = asked.some(rows), shared and shared.some(rows)
+        sizes = list(map(len, asked.bodies))
         size = sum(sizes)
         if max(sizes) > LOOP_BODY or size > LOOP_BYTES or self._following.too_much(len(sizes), size):
             return None
         try:
             with in_time(shared):
-                return self._following.matches(*messages._replace(lsns=chunk), readings=readings)
+                return self._following.matches(asked.bodies, asked.properties, asked.topics, chunk, readings=readings)
         except HandOver:
             return None
 
