@@ -134,7 +134,7 @@ def unpacked(kind: str) -> tuple[str, Schemas]:
 
 
 def _no_id(number: int) -> str:
-    """Why."""
+    """Why a number is the id of no schema."""
     return f"{number} is no id of a schema: 1 to {ID_MOST}"
 
 

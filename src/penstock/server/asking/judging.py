@@ -152,25 +152,26 @@ def _told_elsewhere(asked: Sequence[_Asked], row: int, rows: Messages, ask: Ask 
     asked = [one for one in asked if one.within([row])]
     if ask is None or (size <= CHILD_BODY and size * us_a_byte <= CHILD_US) or not any(one.reads for one in asked):
         return False
-    topic, lsns, times = rows.topic_of(0), rows.lsns, rows.times
-    told = _from_child(
-        ask,
-        "judge",
-        {
-            "asked": [(one.texts, [(value.text, made) for value, made in one.values]) for one in asked],
-            "body": rows.bodies[0],
-            "properties": rows.properties_of(0),
-            "exchange": topic.exchange,
-            "name": topic.name,
-            "lsn": None if lsns is None else lsns[0],
-            "time": times[0] if isinstance(times, Sequence) else times,
-        },
-    )
+    texts = [(one.texts, [(value.text, made) for value, made in one.values]) for one in asked]
+    told = _from_child(ask, "judge", {"asked": texts, **_first_of(rows)})
     if told is None:
         return False
     for place, (one, slots) in enumerate(zip(asked, told["slots"], strict=True)):
         one.take(row, slots, [told[f"{place} {at}"] for at in range(len(one.values))])
     return True
+
+
+def _first_of(rows: Messages) -> dict[str, object]:
+    """The first message, as `judge_there` takes it."""
+    topic, lsns, times = rows.topic_of(0), rows.lsns, rows.times
+    return {
+        "body": rows.bodies[0],
+        "properties": rows.properties_of(0),
+        "exchange": topic.exchange,
+        "name": topic.name,
+        "lsn": None if lsns is None else lsns[0],
+        "time": times[0] if isinstance(times, Sequence) else times,
+    }
 
 
 def _from_child(ask: Ask, job: str, values: dict[str, object]) -> dict[str, Any] | None:

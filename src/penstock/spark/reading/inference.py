@@ -82,15 +82,17 @@ def _merged(one: Any, other: Any, *, once: bool) -> Any:
         left, right = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
         names = islice({**left, **right}, COLUMNS_MOST)
         return {name: _merged(left.get(name), right.get(name), once=once) for name in names}
-    if isinstance(one, list) and isinstance(other, list):
-        return [_merged(one[0], other[0], once=once)]
-    if once and isinstance(one, list):
-        return [_merged(one[0], other, once=True)]
-    if once and isinstance(other, list):
-        return [_merged(one, other[0], once=True)]
+    lists = isinstance(one, list) + isinstance(other, list)
+    if lists == 2 or (once and lists):
+        return [_merged(_item(one), _item(other), once=once)]
     if one in ("bigint", "double") and other in ("bigint", "double"):
         return "double"
     return "string"
+
+
+def _item(kind: Any) -> Any:
+    """Of what there is a list of, or one."""
+    return cast("list[Any]", kind)[0] if isinstance(kind, list) else kind
 
 
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
