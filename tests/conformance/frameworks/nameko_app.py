@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import eventlet
+import eventlet.event
 
 eventlet.monkey_patch()
 
@@ -17,7 +18,7 @@ from nameko.runners import ServiceRunner  # noqa: E402
 from nameko.standalone.rpc import ClusterRpcProxy  # noqa: E402
 
 COUNT = 30
-heard = list[int]()
+heard, over = list[int](), eventlet.event.Event()
 
 
 class First:
@@ -45,6 +46,8 @@ class Second:
     @event_handler("first", "asked")
     def asked(self, n: int) -> None:
         heard.append(n)
+        if len(heard) == 2 * COUNT:
+            over.send()
 
 
 def main(url: str) -> None:
@@ -67,8 +70,7 @@ def main(url: str) -> None:
         except UnknownService as error:
             said["nobody"] = str(error)
     with eventlet.Timeout(30):
-        while len(heard) < 2 * COUNT:
-            eventlet.sleep(0.01)
+        over.wait()
     runner.stop()
     print(json.dumps({**said, "heard": sorted(heard)}))
 

@@ -100,17 +100,22 @@ ASKED = [
 ]
 
 
+def assert_read_once(world: World, sample: Sample, reads: Counter[bytes]) -> None:
+    """Each body of a batch, whoever asks for it."""
+    batch = batch_of(world, sample, "x")
+    reads.clear()
+    publish(world, batch)
+    assert len(reads) == len(set(batch.bodies))
+    assert set(reads.values()) == {1}
+
+
 @ALL
 def test_filters_priorities_and_keys_of_queues_read_a_body_once(sample: Sample, reads: Counter[bytes]) -> None:
     world = World()
     for n, settings in enumerate(ASKED):
         said = {key: sample.said(text) if isinstance(text, str) else text for key, text in settings.items()}
         world.declare(f"q{n}", underlying_topic="in", message_type=sample.name, **said)
-    batch = batch_of(world, sample, "x")
-    reads.clear()
-    publish(world, batch)
-    assert len(reads) == len(set(batch.bodies))
-    assert set(reads.values()) == {1}
+    assert_read_once(world, sample, reads)
 
 
 @ALL
@@ -121,11 +126,7 @@ def test_consumers_of_queues_read_a_body_once(sample: Sample, reads: Counter[byt
         for text in (f"{{total}} > {n}", f"{{id}} = {n}"):
             one = compile_filter(typed(sample.said(text), sample.name))
             world.subscribe(queue, tag=text, filter=one)
-    batch = batch_of(world, sample, "x")
-    reads.clear()
-    publish(world, batch)
-    assert len(reads) == len(set(batch.bodies))
-    assert set(reads.values()) == {1}
+    assert_read_once(world, sample, reads)
 
 
 @ALL
