@@ -92,7 +92,8 @@ def _merged(one: Any, other: Any, *, once: bool) -> Any:
 
 def _item(kind: Any) -> Any:
     """Of what there is a list of, or one."""
-    return cast("list[Any]", kind)[0] if isinstance(kind, list) else kind
+    items: Any = kind
+    return items[0] if type(kind) is list else kind
 
 
 def _fields(found: dict[str, Any]) -> dict[str, Any]:
