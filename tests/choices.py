@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
+import pytest
+
 EFFORT = int(os.environ.get("PENSTOCK_EFFORT", "1"))
 """By how much random and crash tests multiply their work: 1, or what `PENSTOCK_EFFORT` says."""
 
@@ -45,6 +47,14 @@ def spread(cases: Iterable[Case], usual: int) -> list[Case]:
         return every
     assert usual > 1, "the first and the last at least"
     return [every[round(place * (len(every) - 1) / (usual - 1))] for place in range(usual)]
+
+
+def for_conformance(why: str) -> pytest.MarkDecorator:
+    """What `make conformance` alone asks."""
+    return pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason=f"{why}: make conformance")
+
+
+WITH_PACKAGES = for_conformance("has packages of its own")
 
 
 def is_left_out(bulk: bool, chosen: Iterable[str]) -> bool:

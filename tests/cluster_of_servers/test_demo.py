@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from choices import for_conformance
+
 DEMO = Path(__file__).resolve().parents[2] / "examples/demo/cluster.py"
 
 
 @pytest.mark.conformance
-@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="a program of its own: make conformance")
+@for_conformance("a program of its own")
 def test_a_leader_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--events", "1", "--calm", "0.3", "--lease", "1s"]
     environ = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from choices import WITH_PACKAGES
 from live_server import LiveServer
 
 HERE = Path(__file__).resolve()
@@ -26,7 +27,7 @@ FILES = ("channel_api", "callback_api", "connect")
 
 pytestmark = [
     pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
+    WITH_PACKAGES,
     pytest.mark.skipif(shutil.which("npm") is None, reason="there is no npm"),
 ]
 

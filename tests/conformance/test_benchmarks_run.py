@@ -6,7 +6,6 @@ That all of them load is asked in `test_benchmarks.py`, where one of many client
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -16,14 +15,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from choices import for_conformance
 from forked import ran
 from http_lab import NO_TLS
 from live_server import LiveServer
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="measures for a minute: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, for_conformance("measures for a minute")]
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 PEERS = {

@@ -13,15 +13,13 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from alert_table import EXAMPLES, FILES, play
+from choices import WITH_PACKAGES
 from live_server import LiveServer
 
 DEBIAN = Path(__file__).resolve().parents[2] / ".venv-suites/debian"
 """Unpacked by `make conformance`."""
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, WITH_PACKAGES]
 
 
 class Measured(LiveServer):

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 import penstock
+from choices import for_conformance
 from flight_house import FlightHouse
 
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.spark,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="starts Spark twice: make conformance"),
+    for_conformance("starts Spark twice"),
 ]
 
 SPEC = """

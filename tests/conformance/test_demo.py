@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from choices import for_conformance
 from forked import ran
 from waiting import eventually
 
@@ -85,7 +86,7 @@ def test_every_figure_is_right_and_nothing_is_left_behind(run: Run) -> None:
     run.temporary.rmdir()  # nothing lies in it
 
 
-@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="the demo once more: make conformance")
+@for_conformance("the demo once more")
 def test_a_stop_in_the_middle_leaves_nothing_behind(run: Run) -> None:
     assert run.process.stdout is not None
     said = ""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from choices import WITH_PACKAGES
 from live_server import LiveServer
 from waiting import eventually
 
@@ -22,10 +23,7 @@ FRAMEWORKS = ROOT / ".venv-frameworks/bin"
 
 WAIT_S = 60.0
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, WITH_PACKAGES]
 
 
 class Terminals:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from choices import WITH_PACKAGES
 from flight_house import FlightHouse
 from page_lab import blocks, page
 
@@ -18,10 +19,7 @@ ROOT = HERE.parents[2]
 PYTHON = ROOT / ".venv-frameworks" / "bin" / "python"
 """Made by `make conformance`."""
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, WITH_PACKAGES]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ Each prints what came of it as JSON; `tools/frameworks` has their packages.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +13,14 @@ from pathlib import Path
 import pika
 import pytest
 
+from choices import WITH_PACKAGES
 from rabbitmq_server import BESIDE
 
 HERE = Path(__file__).resolve()
 PYTHON = HERE.parents[2] / ".venv-frameworks" / "bin" / "python"
 """Made by `make conformance`."""
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, WITH_PACKAGES]
 
 HTTP = "127.0.0.1:0"
 

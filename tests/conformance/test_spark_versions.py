@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from choices import for_conformance
 from conformance.spark_job import ROWS
 from flight_house import FlightHouse
 
@@ -20,7 +21,7 @@ OLDER = HERE.parents[2] / ".venv-spark-4.2" / "bin" / "python"
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.spark,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="starts Spark once more: make conformance"),
+    for_conformance("starts Spark once more"),
 ]
 
 

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from choices import WITH_PACKAGES
 from tls_lab import Files, TlsServer
 
 HERE = Path(__file__).resolve()
@@ -28,10 +29,7 @@ LIMIT_S = 1800
 AGAIN = 2
 """How often what failed is run once more: many of their tests see what a worker did in a tenth of a second."""
 
-pytestmark = [
-    pytest.mark.conformance,
-    pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="has packages of its own: make conformance"),
-]
+pytestmark = [pytest.mark.conformance, WITH_PACKAGES]
 
 
 class Suite(NamedTuple):

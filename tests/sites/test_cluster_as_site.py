@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from choices import for_conformance
 from cluster_of_servers.house import Cluster, Publisher, drain
 from etcd_process import running_etcd
 from ports import free_ports
@@ -43,7 +43,7 @@ def test_a_link_goes_on_at_whoever_leads_and_nothing_is_lost_or_worked_twice(tmp
 
 
 @pytest.mark.conformance
-@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="links do not see the register: make conformance")
+@for_conformance("links do not see the register")
 def test_the_same_where_etcd_says_who_leads(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd") as host:
         taken_over(tmp_path, f"etcd://{host}/sites")

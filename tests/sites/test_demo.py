@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from choices import for_conformance
+
 DEMO = Path(__file__).resolve().parents[2] / "examples/demo/sites.py"
 
 
 @pytest.mark.conformance
-@pytest.mark.skipif("PENSTOCK_CONFORMANCE" not in os.environ, reason="a program of its own: make conformance")
+@for_conformance("a program of its own")
 def test_sites_are_cut_off_and_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     command = [sys.executable, str(DEMO), "--calm", "0.3"]
     environ = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120"}

@@ -11,6 +11,7 @@ written by that, and what is told is right until something else happens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -170,16 +171,19 @@ class Publisher:
 
     def _publish(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same of rows that nobody merges and that do not wait."""
-        several = len(self._router.rating) + len(self._router.keying) > 1  # queues that may ask what is in a body
         if self._router.deduping and not terms.trusted and not batch.deduplicated:
-            with sharing(batch, among_several=several):
+            with self._shared(batch):
                 return self._deduplicate(now, batch, skip, terms)
         if terms.trusted and batch.deduplicated:  # made of a refused row that had a key: a letter takes none
             batch.deduplicated = False
         if self._router.rejecting and (not terms.admitted or self._router.dropping_newest):
-            with sharing(batch, among_several=several):
+            with self._shared(batch):
                 return self._admit(now, batch, skip, terms)
         return self._storing.store(now, batch, skip, terms)
+
+    def _shared(self, batch: Publishes) -> AbstractContextManager[None]:
+        """What several queues ask of its bodies inside is read once."""
+        return sharing(batch, among_several=len(self._router.rating) + len(self._router.keying) > 1)
 
     def _deduplicate(self, now: Now, batch: Publishes, skip: int, terms: Terms) -> Published:
         """The same while some queue wants no duplicates."""
