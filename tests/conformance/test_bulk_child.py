@@ -246,21 +246,6 @@ def test_jobs_run_beside_the_loop(tmp_path: Path) -> None:
         bulk.call("ping", {})
 
 
-def test_a_filter_is_run_over_cold_rows(house: FlightHouse, client: penstock.Client) -> None:
-    client.declare_topic("t")
-    fill(client, "t", 3000)
-    from penstock.history.view import listing
-
-    assert house.bulk is not None
-    found = house.bulk.call(
-        "matching", {"filter": "/n >= 2998", "start": 1, "end": 1 << 40, "log": listing(house.log).plain()}
-    )
-    lsns = memoryview(found["lsns"]).cast("q").tolist()
-    rows = table(client.replay_batches("t", columns=["lsn"])).column("lsn").to_pylist()
-    assert lsns == rows[-2:]
-    assert found["scanned"] == 3000
-
-
 def test_a_request_beyond_the_memory_limit_fails_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     bulk = Bulk(tmp_path, memory=512 << 20)

@@ -1,7 +1,7 @@
 """Counters since the start of the process, and the rates of such counts as RabbitMQ's tools read them.
 
-Sessions add to those of the server and of a channel a run at a time; the metrics read them. What a channel had when it
-closed stays with its vhost. A rate is that between two looks a second or more apart, so that what nobody looks at costs
+Sessions add to those of a channel a run at a time; what it had when it closed stays with its vhost. The metrics read
+sums of these. A rate is that between two looks a second or more apart, so that what nobody looks at costs
 nothing; the first look shows none.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -68,7 +68,7 @@ class BodySizes:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """What happened to messages so far: on a channel, in a vhost over channels that are closed, or in the server."""
+    """What happened to messages so far: on a channel, in a vhost over channels that are closed, or in sum."""
 
     published: int = 0
     published_confirm: int = 0
@@ -111,13 +111,17 @@ class MessageCounts:
         if again:
             self.redelivered += count
 
+    def add(self, other: MessageCounts) -> None:
+        for name in MessageCounts.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def stats(self) -> Counts:
         """In the order of `STATS`."""
         return _STATS_OF(self)
 
 
 @dataclass(slots=True)
-class Counters(MessageCounts):
+class Counters:
     """Of a server, in messages unless the name says otherwise."""
 
     connections_opened: int = 0  # connections
@@ -128,6 +132,7 @@ class Counters(MessageCounts):
     refused: int = 0
     sizes: BodySizes = field(default_factory=BodySizes)  # of what was published
     vhosts: dict[str, MessageCounts] = field(default_factory=dict[str, MessageCounts])  # without channels that are open
+    gone: MessageCounts = field(default_factory=MessageCounts)  # of vhosts that were deleted
 
     def of(self, vhost: str) -> MessageCounts:
         """What no channel that is open has counted."""
@@ -136,9 +141,20 @@ class Counters(MessageCounts):
     def closed(self, vhost: str, counts: MessageCounts) -> MessageCounts:
         """A channel is over: what it had stays with its vhost, and so does what it may still have."""
         whole = self.of(vhost)
-        for name in MessageCounts.__slots__:
-            setattr(whole, name, getattr(whole, name) + getattr(counts, name))
+        whole.add(counts)
         return whole
+
+    def forget(self, vhost: str) -> None:
+        """What was counted of a vhost's messages is not told of the next one of its name."""
+        self.gone.add(self.vhosts.pop(vhost, MessageCounts()))
+
+    def counted(self, vhost: str | None, channels: Iterable[MessageCounts]) -> MessageCounts:
+        """All that was counted, or what is of a vhost.  channels: those of it that are open."""
+        kept = [*self.vhosts.values(), self.gone] if vhost is None else [self.of(vhost)]
+        total = MessageCounts()
+        for one in chain(kept, channels):
+            total.add(one)
+        return total
 
 
 STATS: Mapping[str, str] = {

@@ -374,7 +374,7 @@ class Operating:
 
     def forget_counts(self, vhost: str) -> None:
         """What was counted of a vhost's messages is not told of the next one of its name."""
-        self.server.counters.vhosts.pop(vhost, None)
+        self.server.counters.forget(vhost)
 
     @property
     def links(self) -> Links:

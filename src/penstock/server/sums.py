@@ -53,12 +53,7 @@ class Seen:
 
     def counts(self, vhost: str | None) -> Counts:
         """What the server has counted of messages, or what is of a vhost, in the order of `STATS`."""
-        counters = self._server.counters
-        if vhost is None:
-            return counters.stats()
-        sessions = [one for one in self._server.amqp.sessions if one.vhost == vhost]
-        channels = [channel.counts.stats() for one in sessions for channel in one.channels.values()]
-        return tuple(map(sum, zip(counters.of(vhost).stats(), *channels, strict=True)))
+        return self._server.amqp.counted(vhost).stats()
 
     def connections(self) -> tuple[int, int]:
         """How many there are, and how many channels they have."""

@@ -39,7 +39,7 @@ BULK = {
     "the files of the log": Place(Listing, "of"),
     "a look at them": Place(Folder, "view"),
     "a job": Place(requests, "do"),
-    "its function": Place(requests, "load"),
+    "its function": Place(requests, "resolve_name"),
     "its result": Place(requests, "packed"),
 }
 SQL = {

@@ -64,8 +64,8 @@ def test_one_that_is_refused_or_goes_nowhere_answers_its_own_connection_alone(li
     life.run()
     told = [[type(one).__name__ for one in client.take_all()] for client in clients]
     assert told == [["BasicAck"], ["BasicNack"], ["Content", "BasicAck"], ["BasicAck"]]
-    assert life.counters.unroutable_returned == 2
-    assert life.counters.sizes.told()[1][-1][1] == life.counters.published
+    assert life.door.counted().unroutable_returned == 2
+    assert life.counters.sizes.told()[1][-1][1] == life.door.counted().published
 
 
 def test_one_that_goes_nowhere_behind_others_of_its_channel_is_confirmed_with_them(life: Life) -> None:

@@ -46,7 +46,7 @@ class Side:
                 self.got.append((one.method.consumer_tag, one.body, one.redelivered, count))
 
     def told(self) -> object:
-        queue, counters = self.life.core.queue("/", "q"), self.life.counters
+        queue, counters = self.life.core.queue("/", "q"), self.life.door.counted()
         queue.check()
         told = queue.so_far
         counts = (queue.ready, queue.leased, queue.outstanding, told.acked, told.stale, told.delivered)

@@ -79,9 +79,9 @@ def test_publishes_become_visible_at_commit(life: Life) -> None:
     client.take(m.TxCommitOk)
     assert (life.ready("q"), life.ready("other")) == (2, 1)
     assert charged(life) == 0
-    assert life.counters.published == 3
+    assert life.door.counted().published == 3
     assert life.counters.sizes.told()[0] == 3
-    assert life.counters.published_confirm == 0
+    assert life.door.counted().published_confirm == 0
 
 
 def test_a_rollback_forgets_publishes(life: Life) -> None:
@@ -108,7 +108,7 @@ def test_acks_count_at_commit_and_prefetch_frees_with_them(life: Life) -> None:
     got = [one.body for one in client.take_all() if isinstance(one, Content)]
     assert got == [b"3"]
     assert life.core.queue("/", "q").leased == 2
-    assert life.counters.acknowledged == 1
+    assert life.door.counted().acknowledged == 1
     check(life)
 
 
@@ -205,7 +205,7 @@ def test_what_nobody_wants_is_returned_at_commit_and_before_it_is_answered(life:
     assert (back.method.reply_code, back.body) == (312, b"back")
     client.take(m.TxCommitOk)
     assert life.contents("q") == [b"wanted"]
-    assert (life.counters.unroutable_returned, life.counters.unroutable_dropped) == (1, 1)
+    assert (life.door.counted().unroutable_returned, life.door.counted().unroutable_dropped) == (1, 1)
 
 
 def test_of_messages_that_came_apart_those_return_that_nobody_wanted(life: Life) -> None:
@@ -220,7 +220,7 @@ def test_of_messages_that_came_apart_those_return_that_nobody_wanted(life: Life)
     assert [one.body for one in back if isinstance(one, Content)] == [b"3", b"5"]
     client.take(m.TxCommitOk)
     assert life.contents("q") == [b"0", b"2", b"4"]
-    assert life.counters.published == 6
+    assert life.door.counted().published == 6
     assert life.counters.sizes.told()[0] == 6
 
 

@@ -91,7 +91,7 @@ class Channel(Receiver):
     """State of an open channel.  It is the holder of its consumers, and so takes their deliveries."""
 
     __slots__ = (
-        "_contents", "_counters", "_outgoing", "answers", "cancelled_consumers", "confirming", "consumers", "counts",
+        "_contents", "_outgoing", "answers", "cancelled_consumers", "confirming", "consumers", "counts",
         "encoders", "filters", "followings", "getters", "getting", "informed", "last_queue", "looked", "number", "open",
         "prefetch", "published", "replies", "session", "shared", "subscriptions", "tags", "tx", "unannounced",
         "unconfirmed", "values",
@@ -99,7 +99,6 @@ class Channel(Receiver):
 
     def __init__(self, session: Session, number: int) -> None:
         self.session = session
-        self._counters = session.counters
         self.counts = MessageCounts()  # of its vhost once it is closed
         self.looked: Look | None = None  # at these
         self._outgoing = session.outgoing
@@ -247,8 +246,7 @@ class Channel(Receiver):
         assert piece.bodies is not None
         frames = encoder.encode(first, effect.redelivered, piece.topics, properties, piece.bodies)
         self.session.outgoing.deliver(self.number, frames, piece.size)
-        for counted in (self._counters, self.counts):
-            counted.deliver(len(piece.chunk), no_ack=effect.consumer.no_ack, again=effect.redelivered)
+        self.counts.deliver(len(piece.chunk), no_ack=effect.consumer.no_ack, again=effect.redelivered)
 
     def deliver_one(self, effect: Delivery, topic: Topic, properties: bytes, body: bytes) -> None:
         """Send one row, as `deliver` would."""
@@ -260,17 +258,14 @@ class Channel(Receiver):
         ):  # fmt: skip
             super().deliver_one(effect, topic, properties, body)
             return
-        no_ack, again, counters, counts = consumer.no_ack, effect.redelivered, self._counters, self.counts
+        no_ack, again, counts = consumer.no_ack, effect.redelivered, self.counts
         tag = self.tags.give(consumer, effect.chunk, not no_ack)
         self._outgoing.deliver_one(self.number, encoder, tag, again, topic, properties, body)
         if no_ack:
-            counters.delivered_consume_auto_ack += 1
             counts.delivered_consume_auto_ack += 1
         else:
-            counters.delivered_consume_manual_ack += 1
             counts.delivered_consume_manual_ack += 1
         if again:
-            counters.redelivered += 1
             counts.redelivered += 1
 
     def _not_sendable(self, effect: Delivery, piece: Piece, properties: bytes | list[bytes]) -> None:
@@ -369,8 +364,7 @@ class Channel(Receiver):
             self._not_sendable(effect, piece, properties)
             return
         first = self.tags.give(effect.consumer, piece.chunk, not effect.consumer.no_ack)
-        for counted in (self._counters, self.counts):
-            counted.fetch(1, no_ack=effect.consumer.no_ack, again=effect.redelivered)
+        self.counts.fetch(1, no_ack=effect.consumer.no_ack, again=effect.redelivered)
         assert piece.bodies is not None
         frames = get_ok(
             self.number, first, effect.redelivered, piece.topic_of(0), answer.left, value_at(properties, 0),
@@ -399,8 +393,7 @@ class Channel(Receiver):
         first = self.tags.give_each(consumers, piece.chunk)
         frames = encode_each(encoders, first, piece.topics, piece.properties, bodies)
         self.session.outgoing.deliver(self.number, frames, piece.size)
-        for counted in (self._counters, self.counts):
-            counted.deliver(len(bodies), no_ack=False, again=False)
+        self.counts.deliver(len(bodies), no_ack=False, again=False)
 
     def cancelled(self, consumer: Consumer, why: PenstockError) -> None:
         """The queue went away or was stopped: tell a client that understands it, and forget the consumer.

@@ -62,17 +62,15 @@ class Commit:
             self._session.fail_channel(self._channel.number, error, m.TxCommit)
 
     def _answer(self, done: Transacted) -> None:
-        session, tx, counters, counts = self._session, self._tx, self._session.counters, self._channel.counts
+        session, tx, counts = self._session, self._tx, self._channel.counts
         published, acknowledged = done.published, tx.acknowledged
         back = tx.found(published.unroutable) if published is not None and published.unroutable else []
         tx.keep()
-        counters.acknowledged += acknowledged
         counts.acknowledged += acknowledged
         if published is not None and self._batch is not None:
-            counters.published += len(self._batch)
             counts.published += len(self._batch)
-            counters.sizes.add(self._batch.bodies)
-            counters.routed += published.stored
+            session.counters.sizes.add(self._batch.bodies)
+            session.counters.routed += published.stored
             if back:
                 session.send_back(self._channel.number, back)
         self._channel.reply(m.TxCommitOk(), durable=True, needs=done.lsn)

@@ -134,7 +134,6 @@ class Connection(Session):
         settled = channel.tags.settle_one(tag)
         if settled is None:
             return False
-        self.counters.acknowledged += 1
         channel.counts.acknowledged += 1
         self._gathering.acknowledge(self.intake, (settled,))
         return True
@@ -237,7 +236,6 @@ class Connection(Session):
             return
         if len(settled) <= FEW and not any(isinstance(owner, list) for owner, _ in settled):
             count = sum([len(chunk) for _, chunk in settled])
-            self.counters.acknowledged += count
             channel.counts.acknowledged += count
             self._gathering.acknowledge(self.intake, cast("list[tuple[Consumer, Chunk]]", settled))
         else:

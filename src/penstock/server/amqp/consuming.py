@@ -280,7 +280,6 @@ def get(session: Session, channel: Channel, method: m.BasicGet) -> None:
     stopped = session.engine.broken is not None and queue.settings.semantics == "at-most-once"
     if stopped or not session.core.pull(now, getter, 1):
         if stopped or not _is_looked_through(getter):
-            session.counters.get_empty += 1
             channel.counts.get_empty += 1
             channel.reply(m.BasicGetEmpty())
         else:
@@ -304,7 +303,6 @@ def _look_again(session: Session, channel: Channel, getter: Consumer, answer: An
     elif _is_looked_through(getter):
         session.engine.scans.after.append(partial(_look_again, session, channel, getter, answer))
     else:
-        session.counters.get_empty += 1
         channel.counts.get_empty += 1
         channel.answers.ready(answer)
     session.engine.arm()
@@ -319,7 +317,6 @@ def _got(session: Session, channel: Channel, getter: Consumer, answer: Answer) -
         """If it did not come by now, it was taken back on its way."""
         if answer.method is not None and channel.open:
             channel.got(getter, answer)
-            session.counters.get_empty += 1
             channel.counts.get_empty += 1
             channel.answers.ready(answer)
 

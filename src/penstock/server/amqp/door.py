@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from penstock.errors import MemoryShort
     from penstock.records.password_hashes import Slow
     from penstock.server.amqp.port import Apart
-    from penstock.server.counters import Counters
+    from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine
     from penstock.server.people.entitlements import Rights
     from penstock.server.people.logins import Derive, Logins, Verdict
@@ -203,7 +203,7 @@ class AmqpDoor:
 
     def __post_init__(self) -> None:
         self.limits = self.wished or Limits()
-        self.publishers = Publishers(self.engine, self.limits.max_message_size)
+        self.publishers = Publishers(self.engine, self.counters, self.limits.max_message_size)
         self.holding = self.publishers.holding
         self.clients_log = ClientsLog(self.engine.clock.mono)
         self.engine.relief.register("sending", lambda: unread(self.sessions))
@@ -260,6 +260,11 @@ class AmqpDoor:
         self.sessions.add(session)
         self.counters.connections_opened += 1
         return session
+
+    def counted(self, vhost: str | None = None) -> MessageCounts:
+        """What happened to messages so far, by whatever door, in the server or in a vhost."""
+        sessions = (one for one in self.sessions if vhost in {None, one.vhost})
+        return self.counters.counted(vhost, (channel.counts for one in sessions for channel in one.channels.values()))
 
     def to_channel(self, session: Connection) -> str | None:
         """Why the connection may not have one more channel than it has now."""

@@ -51,7 +51,7 @@ class Intake:
     """Takes the publishes of a session."""
 
     __slots__ = (
-        "_judge", "_targets", "acked", "core", "counters", "gathered", "gathering", "light", "machine",
+        "_judge", "_targets", "acked", "core", "gathered", "gathering", "light", "machine",
         "publishers", "session", "topology", "turns",
     )  # fmt: skip
 
@@ -61,7 +61,6 @@ class Intake:
         self.publishers = publishers
         self.gathering = publishers.gathering
         self.machine = session.machine
-        self.counters = session.counters
         self.gathered = 0  # the number of the last batch that has messages of this connection
         self.acked = 0  # the number of the last one behind whose messages it acknowledges
         self.turns = session.engine.turns
@@ -308,10 +307,10 @@ class Intake:
         count, confirming = len(run.bodies), channel.confirming and not run.early
         first = channel.published + 1
         channel.published += count if confirming else 0
-        self.counters.published += count
         channel.counts.published += count
-        self.counters.sizes.add(run.bodies)
-        self.counters.routed += published.stored
+        counters = self.publishers.counters
+        counters.sizes.add(run.bodies)
+        counters.routed += published.stored
         if published.unroutable:
             self.send_back(channel, [(run, row) for row in published.unroutable])
         fatal = CLOSING if confirming else UNHEARD
@@ -320,7 +319,6 @@ class Intake:
             self.session.fail_channel(channel.number, closing, methods.BasicPublish)
             return
         if confirming:
-            self.counters.published_confirm += count
             channel.counts.published_confirm += count
             channel.unconfirmed += count
             refused = [first + row for row, _ in published.refused] if published.refused else None
@@ -339,10 +337,8 @@ class Intake:
         for run, row in unroutable:
             target = run.target_of(row)
             if not target.mandatory:
-                self.counters.unroutable_dropped += 1
                 channel.counts.unroutable_dropped += 1
                 continue
-            self.counters.unroutable_returned += 1
             channel.counts.unroutable_returned += 1
             pieces = returned(
                 channel.number,
@@ -363,13 +359,12 @@ class Intake:
         count = last - first + 1
         channel.unconfirmed -= count
         confirmed = count - len(refused or ())
-        self.counters.confirmed += confirmed
         channel.counts.confirmed += confirmed
         if refused is None:
             self.publishers.confirm(channel, last)
             return
         self.publishers.flush_confirms()
-        self.counters.refused += len(refused)
+        self.publishers.counters.refused += len(refused)
         gone = set(refused)
         edge = first  # the first outcome holds up to here: one answer may speak of all before it, and of no other
         while edge < last and (edge + 1 in gone) == (first in gone):

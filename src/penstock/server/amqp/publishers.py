@@ -72,11 +72,6 @@ class Session(Protocol):
         """Who is ended for what fails."""
         ...
 
-    @property
-    def counters(self) -> Counters:
-        """Of what it publishes."""
-        ...
-
     def take_alone(self, channel: Channel, run: PublishRun) -> None:
         """Decide a message on its own."""
 
@@ -242,7 +237,7 @@ class Gathering:
         self, rows: Sequence[tuple[Session, Channel, Target]], batch: Publishes, published: Published
     ) -> None:  # fmt: skip
         """Rows of several channels are published, each of which is told of its own."""
-        engine, counters = self._engine, rows[0][0].counters
+        engine, counters = self._engine, self._publishers.counters
         counters.routed += published.stored
         apart: dict[int, Published] = {}
         if published.unroutable or published.refused:
@@ -260,19 +255,17 @@ class Gathering:
                 channel.published += 1
                 channel.unconfirmed += 1
                 confirms.append((channel, channel.published))
-        counters.published += len(rows) - len(apart)
         counters.sizes.add([one for row, one in enumerate(batch.bodies) if row not in apart] if apart else batch.bodies)
         if confirms:
-            counters.published_confirm += len(confirms)
             engine.when_persisted(published.last, partial(self._publishers.confirm_each, confirms))
 
 
 class Publishers:
     """Those of all connections of the door."""
 
-    def __init__(self, engine: Engine, message_most: int) -> None:
+    def __init__(self, engine: Engine, counters: Counters, message_most: int) -> None:
         """message_most: bytes of the largest message that there may be."""
-        self.engine = engine
+        self.engine, self.counters = engine, counters
         self.holding = Holding(engine)
         self.held = self.holding.held
         self.alarm = DiskAlarm(engine, self.holding)
@@ -295,17 +288,15 @@ class Publishers:
 
     def confirm_each(self, confirms: Sequence[tuple[Channel, int]]) -> None:
         """The same of one message more each, where the channel is still open."""
-        told, count = self._confirms, 0
+        told = self._confirms
         if not told:
             self.engine.on_flush.insert(0, self.flush_confirms)
         for channel, sequence in confirms:
             if channel.open:
                 channel.unconfirmed -= 1
                 channel.counts.confirmed += 1
-                count += 1
                 if told.get(channel, 0) < sequence:
                     told[channel] = sequence
-        confirms[0][0].session.counters.confirmed += count
 
     def flush_confirms(self) -> None:
         """Send the confirms that were gathered in this turn."""

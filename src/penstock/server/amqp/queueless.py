@@ -82,20 +82,17 @@ class Replies:
         budget = session.engine.bodies.budget.limit
         behind = outgoing.unsent + session.link.buffered() if self._open and not session.closed else 0
         if not self._open or session.closed or behind > max(SEND_MOST, budget // BEHIND_SHARE):
-            session.counters.unroutable_dropped += 1
             self._channel.counts.unroutable_dropped += 1
         elif self._early is not None:
             self._early.append(reply)
         elif len(reply.properties) > self._encoder.properties_most:
             error = header_too_large("a reply", len(reply.properties), session.machine.frame_max)
-            session.counters.unroutable_dropped += 1
             self._channel.counts.unroutable_dropped += 1
             session.engine.call_soon(partial(self._fail, error))
         else:
             tag = self._channel.tags.spend()
             frames = self._encoder.encode(tag, False, (reply.topic,), (reply.properties,), (reply.body,))
             outgoing.deliver(self._channel.number, frames, len(reply.body) + len(reply.properties))
-            session.counters.delivered_consume_auto_ack += 1
             self._channel.counts.delivered_consume_auto_ack += 1
 
     def _fail(self, error: ProtocolError) -> None:
@@ -232,7 +229,6 @@ class Following:
         first = self._channel.tags.skip(count)
         frames = self._encoder.encode(first, False, topics, properties, bodies)
         session.outgoing.deliver(self._channel.number, frames, page.size)
-        session.counters.delivered_consume_auto_ack += count
         self._channel.counts.delivered_consume_auto_ack += count
 
     def level(self) -> None:

@@ -420,9 +420,7 @@ class Session(ABC):
         if not settled:
             return
         if verb is Verb.ACK:
-            count = sum([len(chunk) for _, chunk in settled])
-            self.counters.acknowledged += count
-            counts.acknowledged += count
+            counts.acknowledged += sum([len(chunk) for _, chunk in settled])
         self.settling.settle(settled, verb)
 
     @abstractmethod

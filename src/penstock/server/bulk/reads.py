@@ -20,7 +20,6 @@ from penstock.server.flight.queue_rows import content as content_rows
 from penstock.server.flight.queue_rows import planned, unpack
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow
 
-MATCHES_MAX = 1_000_000
 ROWS_AT_ONCE = 16_384
 
 ORDERED_AT_ONCE, LOOK_S = 4, 0.1
@@ -29,9 +28,13 @@ ORDERED_AT_ONCE, LOOK_S = 4, 0.1
 _PLACES = threading.BoundedSemaphore(ORDERED_AT_ONCE)
 
 
+def _history(request: Request) -> History:
+    return History(request.view, request.gone, request.most)
+
+
 def records(request: Request, command: dict[str, Any]) -> tuple[pa.Schema, Batches]:
     """A range of the log."""
-    return History(request.view, request.gone, request.most).records(LogRange(**command))
+    return _history(request).records(LogRange(**command))
 
 
 def archived(
@@ -63,53 +66,27 @@ def archived(
 
 def replay(request: Request, command: dict[str, Any], start: int, end: int) -> tuple[pa.Schema, Batches]:
     """Messages of topics with LSNs in [start, end)."""
-    return History(request.view, request.gone, request.most).replay_between(Replay(**command), start, end)
+    return _history(request).replay_between(Replay(**command), start, end)
 
 
 def content(
     request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any
 ) -> tuple[pa.Schema, Batches]:
     """The messages of a snapshot of a queue."""
-    history = History(request.view, request.gone, request.most)
-    return content_rows(QueueContent(**command), unpack(parts, packed), request.view, history)
+    return content_rows(QueueContent(**command), unpack(parts, packed), request.view, _history(request))
 
 
 def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any) -> tuple[pa.Schema, Batches]:
     """One part of a planned batch of a stream."""
-    history = History(request.view, request.gone, request.most)
     chunks = [part.chunk for part in unpack(parts, packed)]
-    return planned(Plan(**command), chunks, request.view, history)
-
-
-def matching(
-    request: Request, filter: str, start: int, end: int, vhost: str = "/", limit: int = MATCHES_MAX
-) -> dict[str, object]:
-    """LSNs in [start, end) of messages that a filter lets through, of every topic.
-
-    Result: `lsns`, packed signed 64-bit; `walked`: all below it was looked at; `scanned`: messages looked at.
-    """
-    history = History(request.view, request.gone, request.most)
-    found = list[np.ndarray[Any, np.dtype[np.int64]]]()
-    count = scanned = 0
-    walked = end
-    for batch in history.messages(start, end):
-        scanned += batch.num_rows
-        for hit in history.matching(iter([batch]), filter, vhost):
-            found.append(column(hit, "lsn", "<i8"))
-            count += hit.num_rows
-        if count >= limit:
-            walked = int(column(batch, "lsn", "<i8")[-1]) + 1
-            break
-    lsns = np.concatenate(found) if found else np.zeros(0, np.int64)
-    return {"lsns": lsns.tobytes(), "walked": walked, "scanned": scanned}
+    return planned(Plan(**command), chunks, request.view, _history(request))
 
 
 def measured(
     request: Request, command: dict[str, Any], start: int, end: int, rows: int, bytes: int, parts: int
 ) -> dict[str, object]:
     """How far so many messages or bytes of a replay reach."""
-    history = History(request.view, request.gone, request.most)
-    return asdict(history.measure(Replay(**command), start, end, Limits(rows, bytes, parts)))
+    return asdict(_history(request).measure(Replay(**command), start, end, Limits(rows, bytes, parts)))
 
 
 @contextmanager
@@ -135,9 +112,7 @@ def sow(
     values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
     counts = Counts()
     held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
-    schema, rows = records_of(
-        Sow(**values), held, request.view, History(request.view, request.gone, request.most), counts
-    )
+    schema, rows = records_of(Sow(**values), held, request.view, _history(request), counts)
 
     def noted() -> Batches:
         if command["order_by"]:

@@ -10,10 +10,10 @@
 Closing the line cancels; one that ends without a last frame means that the other process is gone.
 
 A read gives Arrow batches, a job gives plain values.  A job is a function of a lower floor, named by its place and
-loaded when first asked for:
+loaded when first asked for; its first parameter says what it takes, and the others are values:
 
-* `disk`: `function(disk, **values)`; it sees the data folder and nothing else (merging, compaction);
-* `log`:  `function(request, **values)`; the server lists the log with the request, and `request.view` reads it.
+* `disk`     it sees the data folder and nothing else (merging, compaction);
+* `request`  the server lists the log with it, and `request.view` reads that.
 
 A function that has a parameter `progress` is given one, to be called with (done, in all); it raises when nobody waits
 any more, and that is how a job is cancelled.  Values and results are what JSON holds, and bytes at the top level.
@@ -25,9 +25,9 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
-from importlib import import_module
+from pkgutil import resolve_name
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -121,30 +121,23 @@ class Request:
         return self.listed
 
 
-class Job(NamedTuple):
-    """Where a job's function is, and what it takes first."""
-
-    place: str  # module:function
-    takes: Literal["disk", "log"]  # the disk, or the request
-
-
-JOBS: dict[str, Job] = {
-    "verify": Job("penstock.server.bulk.checks:verify", "log"),
-    "audit": Job("penstock.server.bulk.checks:audit", "log"),
-    "backup": Job("penstock.server.bulk.backup:run", "log"),
-    "measured": Job("penstock.server.bulk.reads:measured", "log"),
-    "matching": Job("penstock.server.bulk.reads:matching", "log"),
-    "rewrite": Job("penstock.log.rewrite:run", "disk"),
-    "index": Job("penstock.log.rewrite:index", "disk"),
-    "archive": Job("penstock.server.bulk.checks:run", "log"),
-    "archive_merge": Job("penstock.server.bulk.checks:merge", "disk"),
-    "archive_check": Job("penstock.server.bulk.checks:check", "log"),
-    "judge": Job("penstock.server.asking.judging:judge_there", "disk"),
-    "check": Job("penstock.server.asking.judging:check_there", "disk"),
-    "ping": Job("penstock.server.bulk.requests:ping", "disk"),
+JOBS: Mapping[str, str] = {
+    "verify": "penstock.server.bulk.checks:verify",
+    "audit": "penstock.server.bulk.checks:audit",
+    "backup": "penstock.server.bulk.backup:run",
+    "measured": "penstock.server.bulk.reads:measured",
+    "rewrite": "penstock.log.rewrite:run",
+    "index": "penstock.log.rewrite:index",
+    "archive": "penstock.server.bulk.checks:run",
+    "archive_merge": "penstock.server.bulk.checks:merge",
+    "archive_check": "penstock.server.bulk.checks:check",
+    "judge": "penstock.server.asking.judging:judge_there",
+    "check": "penstock.server.asking.judging:check_there",
+    "ping": "penstock.server.bulk.requests:ping",
 }
+"""Functions of what they name first, the disk or the request."""
 
-READS: dict[str, str] = {
+READS: Mapping[str, str] = {
     "replay": "penstock.server.bulk.reads:replay",
     "records": "penstock.server.bulk.reads:records",
     "content": "penstock.server.bulk.reads:content",
@@ -162,27 +155,22 @@ def ping(disk: Disk) -> dict[str, object]:
 
 def do(request: Request, name: str, values: Mapping[str, Any]) -> dict[str, object]:
     """The result of a job."""
-    job = JOBS.get(name)
-    if job is None:
-        raise InvalidArgument(f"the bulk process knows no job {name!r}")
-    function = load(job.place)
-    given = dict(values)
-    if "progress" in inspect.signature(function).parameters:
+    function = _found(JOBS, "job", name)
+    given, takes = dict(values), inspect.signature(function).parameters
+    if "progress" in takes:
         given["progress"] = request.progress
-    result = function(request.disk if job.takes == "disk" else request, **given)
+    result = function(request.disk if "disk" in takes else request, **given)
     return {} if result is None else dict(result)
 
 
 def read(request: Request, name: str, values: Mapping[str, Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The schema and batches of a read."""
-    place = READS.get(name)
-    if place is None:
-        raise InvalidArgument(f"the bulk process knows no read {name!r}")
-    schema, batches = load(place)(request, **values)
+    schema, batches = _found(READS, "read", name)(request, **values)
     return schema, batches
 
 
-def load(place: str) -> Callable[..., Any]:
-    module, _, name = place.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
+def _found(known: Mapping[str, str], what: str, name: str) -> Callable[..., Any]:
+    if (place := known.get(name)) is None:
+        raise InvalidArgument(f"the bulk process knows no {what} {name!r}")
+    function: Callable[..., Any] = resolve_name(place)
     return function

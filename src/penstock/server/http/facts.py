@@ -127,7 +127,11 @@ def metrics_of(server: Server, version: str, progress: Progress | None) -> Metri
         **archive_numbers(engine),
     )
     figures = dict(zip((one.name for one in WHOLE.figures), WHOLE.look(seen).values, strict=True))
-    messages = {f"rabbitmq_global_messages_{name}": getattr(counters, of) for name, of, _ in MESSAGES}
+    counted = server.amqp.counted()
+    messages = {
+        f"rabbitmq_global_messages_{name}": getattr(counters if of == "routed" else counted, of)
+        for name, of, _ in MESSAGES
+    }
     return Metrics(
         node,
         cluster,

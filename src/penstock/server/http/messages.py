@@ -125,7 +125,6 @@ class Messages(Commands):
         published = await self.decide(lambda: self._publish(batch))
         counters = self.server.counters
         here = counters.of(vhost)
-        counters.published += 1
         here.published += 1
         counters.sizes.add([body])
         counters.routed += published.stored
@@ -133,7 +132,6 @@ class Messages(Commands):
             counters.refused += 1
             raise published.refused[0][1]
         if published.unroutable:
-            counters.unroutable_dropped += 1
             here.unroutable_dropped += 1
         return not published.unroutable
 
@@ -202,8 +200,7 @@ class Getter(Receiver):
 
     def __init__(self, commands: Messages, queue: Queue, user: str) -> None:
         self._engine = commands.engine
-        counters = commands.server.counters
-        self._counted = counters, counters.of(queue.vhost)
+        self._counts = commands.server.counters.of(queue.vhost)
         self._queue = queue
         self._user = user
         self._waits: asyncio.Future[None] | None = None  # for what it is given
@@ -243,8 +240,7 @@ class Getter(Receiver):
         while not consumer.closed and not engine.core.pull(engine.now(), consumer, count):
             engine.arm()
             if consumer.targets is None or not self._queue.filters_look:
-                for counted in self._counted:
-                    counted.get_empty += 1
+                self._counts.get_empty += 1
                 return False
             looked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             engine.scans.after.append(partial(resolve, looked))
@@ -258,8 +254,7 @@ class Getter(Receiver):
     def deliver(self, effect: Delivery, piece: Piece) -> None:
         assert piece.bodies is not None
         left = effect.queue.ready
-        for counted in self._counted:
-            counted.fetch(len(piece.bodies), no_ack=effect.consumer.no_ack, again=effect.redelivered)
+        self._counts.fetch(len(piece.bodies), no_ack=effect.consumer.no_ack, again=effect.redelivered)
         self.chunks.append(piece.chunk)
         for row, body in enumerate(piece.bodies):
             topic = piece.topic_of(row)

@@ -233,7 +233,7 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
     """One queue with RabbitMQ's field names.
 
     Reads `name vhost durable auto_delete exclusive arguments ready leased delayed consumers` and, where present,
-    `ready_bytes leased_bytes bytes consumer_details idle_since head_message_timestamp memory message_stats settings
+    `ready_bytes leased_bytes bytes idle_since head_message_timestamp message_stats settings
     single_active_consumer_tag state`; whatever else there is comes under `penstock`.
     """
     given = dict(facts)
@@ -264,13 +264,10 @@ def queue_item(facts: Mapping[str, object], node: str) -> dict[str, object]:
         "message_stats": given.pop("message_stats", {}),
     }
     for optional in (
-        "consumer_details",
         "consumer_utilisation",
         "consumer_capacity",
         "idle_since",
         "head_message_timestamp",
-        "memory",
-        "slave_nodes",
     ):
         if optional in given:
             item[optional] = given.pop(optional)
