@@ -47,7 +47,7 @@ class House:
         self.crowding._threads = lambda: OWN + self.under_way + waiting  # type: ignore[assignment]
 
     def begun(self, calls: int) -> None:
-        self.crowding._begun += calls
+        self.crowding.calls += calls
 
     def too_many(self, later: float = 0.0) -> bool:
         self.now += later

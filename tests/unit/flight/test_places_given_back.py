@@ -131,7 +131,7 @@ def test_questions_and_waits_of_logins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uploads_and_what_they_have_at_hand() -> None:
-    senders = Senders(64 << 20, lambda: False)
+    senders = Senders(64 << 20, lambda: False, lambda: 0)
     senders.known(PEER, 10)
 
     def upload() -> None:

@@ -10,7 +10,7 @@ from penstock.server.flight.senders import (
     BEGIN_S,
     BESIDE,
     CALL,
-    ENDS_S,
+    END_S,
     FILLED_S,
     FIRST_WINDOW,
     GROWN,
@@ -36,8 +36,9 @@ class House:
     def __init__(self) -> None:
         self.now = self.worked = 100.0
         self.crowded = False
+        self.calls = 0
         self.came = dict[tuple[str, int], int]()
-        self.senders = Senders(64 * MIB, lambda: self.crowded, lambda: self.worked)
+        self.senders = Senders(64 * MIB, lambda: self.crowded, lambda: self.calls, lambda: self.worked)
 
     def joins(self, *peers: tuple[str, int]) -> None:
         for peer in peers:
@@ -147,30 +148,56 @@ def test_where_all_bring_batches_who_has_most_is_taken() -> None:
         assert house.blamed() == FLOODER
 
 
+FLOOD, EACH_S = 20_000, 0.5
+"""Calls of who was cut, and seconds from one look to the next."""
+
+
 @pytest.mark.parametrize(
-    ("short_of", "calls", "seconds"),
+    ("short_of", "each", "seconds"),
     [
-        (0, 1024, IN_VAIN_S), (200 * MIB, 1024, SHORT_S), (200 * MIB, 20_000, 20_000 * ENDS_S),
-        (200 * MIB, 1_000_000, IN_VAIN_S), (0, 1_000_000, IN_VAIN_S),
+        (0, 0, IN_VAIN_S), (200 * MIB, 0, SHORT_S), (0, FLOOD // 50, 50 * EACH_S + IN_VAIN_S),
+        (200 * MIB, FLOOD // 50, 50 * EACH_S + SHORT_S),
+        (200 * MIB, FLOOD // 1000, END_S - EACH_S + SHORT_S),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("had", [0.0, 0.5])
-def test_what_is_left_of_a_flood_counts_against_nobody_while_its_calls_may_have_to_end(
-    short_of: int, calls: int, seconds: float, had: float
+def test_what_is_left_of_a_flood_counts_against_nobody_while_its_calls_come_out(
+    short_of: int, each: int, seconds: float, had: float
 ) -> None:
-    """Who was left with a batch on its way was cut for them: they were many, or the door got no processor."""
+    """Who was left with a batch on its way was cut for them: they were many, or the door got no processor.
+
+    each: calls that come out from one look to the next.
+    """
     house = House()
     house.joins(FLOODER, HONEST)
-    house.came[FLOODER] = 10 + OF_A_CALL + calls * OF_A_SMALL_CALL
+    house.came[FLOODER] = 10 + OF_A_CALL + FLOOD * OF_A_SMALL_CALL
     house.came[HONEST] += MIB
     with house.senders.uploading(HONEST):
         assert house.blamed(0.0, short_of) == FLOODER
         del house.came[FLOODER]
-        left = seconds / max(had, 1 / STARVED)
-        while left > 0.6:
-            assert house.blamed(0.5, short_of, had=had) is None
-            left -= 0.5
+        vain = SHORT_S if short_of else IN_VAIN_S
+        left = seconds - vain + vain / max(had, 1 / STARVED)
+        while left > EACH_S:
+            house.calls += each
+            assert house.blamed(EACH_S, short_of, had=had) is None
+            left -= EACH_S
+        house.calls += each  # of others: those of the flood have come out, or are waited for no longer
         assert house.blamed(left, short_of, had=had) == HONEST
+
+
+def test_what_others_call_meanwhile_is_waited_for_no_longer_than_what_is_left_of_a_flood() -> None:
+    house = House()
+    house.joins(FLOODER, HONEST)
+    house.came[FLOODER] = 10 + OF_A_CALL + 2000 * OF_A_SMALL_CALL
+    house.came[HONEST] += MIB
+    with house.senders.uploading(HONEST):
+        assert house.blamed(0.0, 200 * MIB) == FLOODER
+        del house.came[FLOODER]
+        for calls in (2000, 1, 1, 1):
+            house.calls += calls
+            assert house.blamed(EACH_S, 200 * MIB) is None
+        house.calls += 1
+        assert house.blamed(EACH_S, 200 * MIB) == HONEST
 
 
 def test_strangers_are_to_blame_for_all_that_they_sent() -> None:

@@ -101,7 +101,10 @@ class Connections:
         self.closed = Counter[tuple[str, str]]()  # by door and what they went beyond: time, bytes, crowd, ...
         self._doors = dict[int, str]()  # by port
         self._known = set[Peer]()  # those with a call that was let in since the last look
-        self.senders = Senders(batch_most, crowding.is_full if crowding is not None else _never)
+        if crowding is None:
+            self.senders = Senders(batch_most, lambda: False, lambda: 0)
+        else:
+            self.senders = Senders(batch_most, crowding.is_full, lambda: crowding.calls)
         self._members = dict[int, Peer]()  # these, by socket, once a look has found it
         self._waiting = dict[int, _Seen]()  # without, by socket, the oldest first
         self._sizes = dict[int, int]()  # what came on each of these, at the last look
@@ -424,10 +427,6 @@ def _received_at(number: int, descriptor: int) -> int | None:
         return None
     with one:
         return _received(one)
-
-
-def _never() -> bool:
-    return False
 
 
 _RESET = struct.pack("ii", 1, 0)

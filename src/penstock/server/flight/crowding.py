@@ -193,7 +193,7 @@ class Crowding:
         self.short_of = 0  # bytes that are in use, where little is left
         self.grown = 0  # bytes that are in use beyond those before calls crowded, or when somebody was cut last
         self._before = 0  # those
-        self._begun = 0
+        self.calls = 0  # that have begun
         self._calm = threading.Lock()  # held, but from when a call begins until the next look
         self._calm.acquire()
         self._few_at = 0  # calls that had begun when few waited last
@@ -205,11 +205,11 @@ class Crowding:
 
     def begun(self) -> None:
         """A call begins.  Any thread: where hundreds wait for Python's lock, those who have it look themselves."""
-        self._begun += 1
+        self.calls += 1
         if self._calm.locked():
             with suppress(RuntimeError):  # another call has
                 self._calm.release()  # this way nobody waits: who has the lock of an `Event` may not have Python's
-        if self._begun % LOOKS == 0:
+        if self.calls % LOOKS == 0:
             self._count(time.monotonic())
 
     def pause(self) -> None:
@@ -227,8 +227,8 @@ class Crowding:
         threads = self._threads()
         waiting = threads - self._under_way()
         if waiting <= WAITING_MOST:
-            self._few_at = self._begun
-        lasting = now - self._full_at < OVER_S or self._begun - self._few_at > BURST
+            self._few_at = self.calls
+        lasting = now - self._full_at < OVER_S or self.calls - self._few_at > BURST
         full = threads > THREADS_MOST or (waiting > WAITING_MOST and lasting)
         if full != self.is_full():
             self._turn(now, full=full)

@@ -97,8 +97,9 @@ IN_VAIN_S, SHORT_S, FILLED_S = 10.0, 2.0, 0.3
 """So long nobody is cut while there are uploads alone; where memory is short; and where most of it went to these.  The
 calls of who was cut last may have to end yet, and who makes the crowd may show in what comes next."""
 
-ENDS_S = 0.0002
-"""What each of these calls takes to end, about: of a large flood they all take longer than nobody is cut otherwise."""
+END_S = 60.0
+"""So long at most the calls of who was cut are waited for while they come out of gRPC: 17,000 took 40 s where other
+processes had seven eighths of the processors."""
 
 STARVED = 4
 """So many seconds without the processor count as one of those: calls that nobody waits for end no sooner either."""
@@ -166,22 +167,27 @@ class Senders:
     """Those that have logged in, until they end.  Thread-safe."""
 
     def __init__(
-        self, batch_most: int, crowded: Callable[[], bool], worked: Callable[[], float] = time.process_time
+        self,
+        batch_most: int,
+        crowded: Callable[[], bool],
+        calls: Callable[[], int],
+        worked: Callable[[], float] = time.process_time,
     ) -> None:
         """batch_most: bytes of one batch.  crowded: whether there are more calls than get a thread.
 
-        worked: seconds in which this process had the processor.
+        calls: how many have come out of gRPC.  worked: seconds in which this process had the processor.
         """
         self._batch_most = batch_most
         self._crowded = crowded
+        self._calls = calls
         self._worked = worked
         self._all = dict[Peer, _Sender]()
         self._uploads = Living()  # calls under way that bring batches; of who is not let in they excuse nothing
         self._looked_at = -IN_VAIN_S  # when somebody was looked for last
         self._found_at = 0.0  # when somebody was found last, or it was looked for first
-        self._worked_then = 0.0
+        self._still_at = self._worked_then = 0.0  # when that was, or a call of who was cut came out since
         self._cut, self._cut_at = 0, -BEGIN_S  # bytes that who was found last had in gRPC, and when that was
-        self._ending = 0.0  # seconds that the calls take to end which these bytes are, if they are calls
+        self._came_out = self._come_out = 0  # calls, at the last look; and once those of all that were cut have
         self._lock = threading.Lock()
 
     def __contains__(self, peer: object) -> bool:
@@ -234,9 +240,9 @@ class Senders:
         came: who is there, and what came of each.  short_of: bytes of memory that are in use, where that is too much.
         grown: of these, since calls began to crowd.
         A batch on its way has more bytes than thousands of calls.  So who sent more than batches explain goes first,
-        then who brought none, and somebody else only where nobody of these was found for a while.  Where it is calls
-        that take the memory somebody else goes at once: who brought no large batch before others.  What calls of who
-        went last take yet counts against nobody.
+        then who brought none, and somebody else only where nobody of these was found for a while, in which no call of
+        those who went came out.  Where it is calls that take the memory somebody else goes at once: who brought no
+        large batch before others.  What calls of who went last take yet counts against nobody.
         """
         under_way = cast("list[_Upload]", self._uploads.here())
         uploads, at_hand = Counter(one.peer for one in under_way), sum(one.at_hand for one in under_way)
@@ -247,7 +253,10 @@ class Senders:
         calls = grown > BESIDE + GROWN * (total + at_hand) + begin
         found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
         if found or now - self._looked_at > SHORT_S:
-            self._found_at, self._worked_then, self._ending = now, self._worked(), 0.0
+            self._found_at = now
+            self._wait_anew(now)
+        elif self._calls() != self._came_out < self._come_out and now - self._found_at < END_S:
+            self._wait_anew(now)
         self._looked_at = now
         if not found and self._in_vain(now, short_of, total):
             found = _most(all_, SUSPECTS[-1:])
@@ -255,16 +264,19 @@ class Senders:
             return None
         self._cut, self._cut_at = found.kept, now
         if not found.uploads:
-            self._ending = min(found.kept // OF_A_SMALL_CALL * ENDS_S, IN_VAIN_S)
+            self._come_out = max(self._come_out, self._came_out) + found.kept // OF_A_SMALL_CALL
         return found.peer, found.kept
+
+    def _wait_anew(self, now: float) -> None:
+        self._still_at, self._worked_then, self._came_out = now, self._worked(), self._calls()
 
     def _in_vain(self, now: float, short_of: int, total: int) -> bool:
         """Whether nobody was found for so long that it may be anybody."""
-        waited = now - self._found_at
         if 0 < short_of <= 2 * total:
-            return waited >= FILLED_S
+            return now - self._found_at >= FILLED_S
+        waited = now - self._still_at
         had = min(waited, max(self._worked() - self._worked_then, waited / STARVED))
-        return had >= max(SHORT_S if short_of else IN_VAIN_S, self._ending)
+        return had >= (SHORT_S if short_of else IN_VAIN_S)
 
     def _share(self, peer: Peer, received: int, uploads: int) -> _Share:
         sender = self._all.get(peer)
