@@ -22,7 +22,7 @@ import orjson
 
 from penstock.errors import LogBroken, NotFound, PenstockError, Refused, Unavailable
 from penstock.records.rights import MONITORING
-from penstock.server.asking.burying import Burying
+from penstock.server.asking.caching import Burying
 from penstock.server.people.access import ACTING, Who
 from penstock.version import __version__
 

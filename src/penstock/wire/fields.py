@@ -1,7 +1,7 @@
 """Reading a stranger's JSON object field by field: types, ranges, defaults, unknown names, for every door.
 
 Owns the wording of what is wrong with a value: its field, the value, what is allowed.  `Fields` reads commands of our
-own, `wire.http.lenient` what tools of RabbitMQ send.  A list of `Field` declares what an operation takes, and
+own, `wire.http.bodies` what tools of RabbitMQ send.  A list of `Field` declares what an operation takes, and
 `Fields.read` reads all of it.
 """
 

@@ -17,7 +17,7 @@ from penstock.operations import OPERATIONS
 from penstock.wire.fields import COMMAND_LIMIT, LSN_MAX, Field, Fields
 from penstock.wire.flight import tickets
 from penstock.wire.flight.tickets import parse_exchange, parse_get, parse_put
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import Lenient
 
 
 class Bad(NamedTuple):

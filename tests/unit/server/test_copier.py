@@ -19,7 +19,7 @@ from penstock.server.flight.copier import Copier
 from penstock.server.flight.decided import Chunk, GroupLimits, chunks_of
 from penstock.server.flight.gatekeeper import Gatekeeper
 from penstock.server.flight.handover import Answer, Handover
-from penstock.server.flight.publish import Publishing
+from penstock.server.flight.publish import Publishing, Storing
 from penstock.server.flight.sink_stages import Stages, parts_of
 from penstock.server.flight.stage_files import StageInfo
 from penstock.server.people.access import Who
@@ -189,7 +189,7 @@ def test_a_publisher_that_waited_for_room_waits_for_nobody_else(monkeypatch: pyt
     upload = read_upload(receive(pa.record_batch({"body": [b"x"]}), PUBLISHED, Bounds()), "out", Bounds())
     answer: Answer[Published] = Answer()
     house.room(monkeypatch, False)
-    publishing._decide("guest", Publish("out"), upload, None, None, None, answer)
+    publishing._decide(Storing("guest", Publish("out"), upload, None, None), answer)
     life.run()
     assert not answer.given
     house.room(monkeypatch, True)

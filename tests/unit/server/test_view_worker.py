@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from penstock.core.view_feed import Moved
-from penstock.server.views.evaluating import PORTION, portion
+from penstock.server.views.builder import PORTION, portion
 from penstock.server.views.shown import Live
 
 

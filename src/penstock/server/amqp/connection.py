@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.dispatching.consumers import Consumer
     from penstock.records.chunks import Chunk
     from penstock.server.amqp.clients_log import ClientsLog
-    from penstock.server.amqp.links import Came
-    from penstock.server.amqp.port import Client, Sending
+    from penstock.server.amqp.links import Came, Client, Sending
     from penstock.server.people.entitlements import Rights
 
 

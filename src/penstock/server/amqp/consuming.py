@@ -15,7 +15,7 @@ x-stream-filter     of a stream: what has one of these values in its header x-st
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import cast
 
@@ -25,6 +25,7 @@ from penstock.core.queue.queue import Queue, queue_of
 from penstock.core.topology.routing import REPLY_TO
 from penstock.errors import InvalidArgument, PenstockError, PreconditionFailed, ProtocolError, ResourceLocked
 from penstock.expr import Context, Filter, TopicPattern, compile_filter
+from penstock.records.dataclass import dataclass
 from penstock.records.declared_types import Operation
 from penstock.records.field_tables import Timestamp
 from penstock.server.amqp.channel import Channel, own
@@ -86,42 +87,64 @@ def consume(session: Session, channel: Channel, method: m.BasicConsume) -> None:
         else:
             consume_from_bookmark(session, channel, channel.queue_name(method.queue), tag, method)
         return
-    _consume_queues(session, channel, tag, method, arguments)
-    session.engine.notices.unheard.consumer(session.vhost, channel.queue_name(method.queue), arguments)
+    name = channel.queue_name(method.queue)
+    _consume_queues(Wanted(session, channel, name, tag, method, arguments, f"{session.peer}/{channel.number}"))
+    session.engine.notices.unheard.consumer(session.vhost, name, arguments)
 
 
-def _consume_queues(
-    session: Session, channel: Channel, tag: str, method: m.BasicConsume, arguments: Mapping[str, object]
-) -> None:  # fmt: skip
+@dataclass(slots=True)
+class Wanted:
+    """What a basic.consume of queues asks for."""
+
+    session: Session
+    channel: Channel
+    name: str  # of the queue, or a pattern
+    tag: str
+    method: m.BasicConsume
+    arguments: Mapping[str, object]
+    client: str
+    filter: str | None = None
+    max_backlog: int | None = None
+    priority: int = 0
+
+    def answer(self, consumers: Callable[[], Iterable[Consumer]]) -> None:
+        """What they are granted is sent behind it: the client knows their tag then."""
+        channel = self.channel
+        if not self.method.nowait:
+            if channel.answers:
+                channel.unannounced = own(channel.unannounced)
+                channel.unannounced.update((consumer, []) for consumer in consumers())
+            channel.reply(m.BasicConsumeOk(self.tag), then=partial(_announce, channel, consumers))
+
+
+def _announce(channel: Channel, consumers: Callable[[], Iterable[Consumer]]) -> None:
+    for consumer in consumers():
+        channel.announce(consumer)
+
+
+def _consume_queues(wanted: Wanted) -> None:
+    session, channel, arguments = wanted.session, wanted.channel, wanted.arguments
     for name, why in OF_TOPICS.items():
         if name in arguments:
             raise InvalidArgument(f"consumer argument {name} goes with {BOOKMARK}: {why}")
-    here = Context(
-        client_name=f"{session.peer}/{channel.number}", user=session.user, instance_name=session.core.instance
-    )
-    text = filter_of(arguments, here, empty=flag(arguments, REPLACE))
-    backlog = count_of(arguments, "x-max-backlog", 0)
-    name = channel.queue_name(method.queue)
+    here = Context(client_name=wanted.client, user=session.user, instance_name=session.core.instance)
+    wanted.filter = filter_of(arguments, here, empty=flag(arguments, REPLACE))
+    wanted.max_backlog = count_of(arguments, "x-max-backlog", 0)
     if flag(arguments, REPLACE):
-        replace(session, channel, name, tag, method, filter=text, max_backlog=backlog)
+        _replace(wanted)
         return
-    if channel.has_consumer(tag):
-        raise refuse_reuse(tag)
-    if backlog is None and channel.prefetch:
-        backlog = channel.prefetch
-    priority = count_of(arguments, "x-priority", None) or 0
-    if is_pattern(session, name):
+    if channel.has_consumer(wanted.tag):
+        raise refuse_reuse(wanted.tag)
+    if wanted.max_backlog is None and channel.prefetch:
+        wanted.max_backlog = channel.prefetch
+    wanted.priority = count_of(arguments, "x-priority", None) or 0
+    if _is_pattern(session, wanted.name):
         count_of(arguments, "x-consumer-timeout", 0)  # refused where it is none
-        consume_from_several(session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority)
+        _consume_from_several(wanted)
+    elif (time := _time_of(session, wanted.name, arguments)) is None:
+        _consume_from_one(wanted)
     else:
-        begin = partial(
-            _consume_from_one, session, channel, name, tag, method, filter=text, max_backlog=backlog, priority=priority
-        )
-        time = _time_of(session, name, arguments)
-        if time is None:
-            begin()
-        else:
-            _look_up(session, channel, time, begin)
+        _look_up(session, channel, time, partial(_consume_from_one, wanted))
 
 
 def _time_of(session: Session, name: str, arguments: Mapping[str, object]) -> int | None:
@@ -171,16 +194,14 @@ def _refuse_terms(
         refuse_unsupported(queue, "no ack")
 
 
-def _consume_from_one(
-    session: Session, channel: Channel, name: str, tag: str, method: m.BasicConsume, *, filter: str | None,
-    max_backlog: int | None, priority: int, first: int | None = None,
-) -> None:  # fmt: skip
+def _consume_from_one(wanted: Wanted, first: int | None = None) -> None:
     """basic.consume of one queue.  first: the LSN from which on a stream is read, where it is known."""
-    arguments = cast("Mapping[str, object]", method.arguments)
+    session, channel, method, arguments = wanted.session, wanted.channel, wanted.method, wanted.arguments
     timeout = count_of(arguments, "x-consumer-timeout", 0)
-    narrow = consuming(session, name, filter)
-    queue = channel.queue(name)
-    _refuse_terms(queue, arguments, together=channel.shared is not None, endless=not max_backlog, no_ack=method.no_ack)
+    narrow = consuming(session, wanted.name, wanted.filter)
+    queue = channel.queue(wanted.name)
+    endless = not wanted.max_backlog
+    _refuse_terms(queue, arguments, together=channel.shared is not None, endless=endless, no_ack=method.no_ack)
     values = values_of(arguments) if queue.settings.type.offsets else None
     if first is None:
         first = first_of(session, queue, arguments)
@@ -189,34 +210,30 @@ def _consume_from_one(
     consumer = session.core.subscribe(
         session.engine.now(),
         queue,
-        tag=tag,
+        tag=wanted.tag,
         holder=channel,
-        client=f"{session.peer}/{channel.number}",
-        arguments=told_of(cast("Mapping[str, object]", method.arguments)),
+        client=wanted.client,
+        arguments=told_of(arguments),
         no_ack=method.no_ack,
         exclusive=method.exclusive,
         filter=narrow,
-        max_backlog=max_backlog,
+        max_backlog=wanted.max_backlog,
         shared=channel.shared,
-        priority=priority,
+        priority=wanted.priority,
         choked=session.outgoing.blocked,
         own_timeout=None if timeout is None else timeout * 1000,
         on_overdue=channel.overdue,
         read=(before, before),
     )
-    channel.consumers[tag] = consumer
+    channel.consumers[wanted.tag] = consumer
     if values is not None:
         channel.values = own(channel.values)
         channel.values[consumer] = values
-    if filter is not None:
-        channel.filters[tag] = compile_filter(filter)
-    _inform(channel, tag, informs, queue)
-    channel.encoders[consumer] = channel.encoder(tag)
-    if not method.nowait:
-        if channel.answers:
-            channel.unannounced = own(channel.unannounced)
-            channel.unannounced[consumer] = []
-        channel.reply(m.BasicConsumeOk(tag), then=partial(channel.announce, consumer))
+    if wanted.filter is not None:
+        channel.filters[wanted.tag] = compile_filter(wanted.filter)
+    _inform(channel, wanted.tag, informs, queue)
+    channel.encoders[consumer] = channel.encoder(wanted.tag)
+    wanted.answer(lambda: (consumer,))
 
 
 def cancel(session: Session, channel: Channel, method: m.BasicCancel) -> None:
@@ -373,7 +390,7 @@ REPLACE = "x-replace"
 INFO = "x-info"
 
 
-def is_pattern(session: Session, name: str) -> bool:
+def _is_pattern(session: Session, name: str) -> bool:
     """Whether the name of a queue to consume from means all that it matches."""
     if session.core.find_queue(session.vhost, name) is not None:
         return False
@@ -386,51 +403,31 @@ def is_pattern(session: Session, name: str) -> bool:
 # -- beginning
 
 
-def consume_from_several(
-    session: Session,
-    channel: Channel,
-    pattern: str,
-    tag: str,
-    method: m.BasicConsume,
-    *,
-    filter: str | None,
-    max_backlog: int | None,
-    priority: int,
-) -> None:
+def _consume_from_several(wanted: Wanted) -> None:
     """basic.consume with a pattern of queues."""
+    session, channel, method, arguments = wanted.session, wanted.channel, wanted.method, wanted.arguments
     if channel.shared is not None:
         raise ProtocolError("a pattern of queues has a backlog of its own: not with a global prefetch", reply_code=540)
     wish = Subscription(
         session.vhost,
-        pattern,
-        tag=tag,
+        wanted.name,
+        tag=wanted.tag,
         holder=channel,
         by=session,
-        client=f"{session.peer}/{channel.number}",
-        arguments=told_of(cast("Mapping[str, object]", method.arguments)),
+        client=wanted.client,
+        arguments=told_of(arguments),
         no_ack=method.no_ack,
         exclusive=method.exclusive,
-        filter=None if filter is None else compile_filter(filter),
-        max_backlog=max_backlog,
-        priority=priority,
+        filter=None if wanted.filter is None else compile_filter(wanted.filter),
+        max_backlog=wanted.max_backlog,
+        priority=wanted.priority,
         choked=session.outgoing.blocked,
         narrow=_narrow(session),
     )
     session.core.open(session.engine.now(), wish)
-    channel.subscriptions[tag] = wish
-    if flag(cast("Mapping[str, object]", method.arguments), INFO):
-        channel.informed = own(channel.informed)
-        channel.informed[tag] = True
-    if not method.nowait:
-        if channel.answers:
-            channel.unannounced = own(channel.unannounced)
-            channel.unannounced.update((consumer, []) for consumer in wish.consumers.values())
-        channel.reply(m.BasicConsumeOk(tag), then=partial(_announced, channel, wish))
-
-
-def _announced(channel: Channel, wish: Subscription) -> None:
-    for consumer in wish.all():
-        channel.announce(consumer)
+    channel.subscriptions[wanted.tag] = wish
+    _inform(channel, wanted.tag, flag(arguments, INFO), None)
+    wanted.answer(wish.all)
 
 
 def _narrow(session: Session) -> Narrow | None:
@@ -447,17 +444,10 @@ def _narrow(session: Session) -> Narrow | None:
 # -- replacing
 
 
-def replace(
-    session: Session,
-    channel: Channel,
-    name: str,
-    tag: str,
-    method: m.BasicConsume,
-    *,
-    filter: str | None,
-    max_backlog: int | None,
-) -> None:
+def _replace(wanted: Wanted) -> None:
     """basic.consume with `x-replace: true`; the answer comes behind all that was granted before."""
+    session, channel, method, arguments = wanted.session, wanted.channel, wanted.method, wanted.arguments
+    name, tag, filter, max_backlog = wanted.name, wanted.tag, wanted.filter, wanted.max_backlog
     wish = channel.subscriptions.get(tag)
     consumer = channel.consumers.get(tag)
     if wish is None and consumer is None:
@@ -480,7 +470,6 @@ def replace(
     )
     channel.consumers.pop(tag, None)
     channel.subscriptions[tag] = wish
-    arguments = cast("Mapping[str, object]", method.arguments)
     wish.ask(told_of(arguments))
     if INFO in arguments:
         _inform(channel, tag, flag(arguments, INFO), session.core.find_queue(session.vhost, name))

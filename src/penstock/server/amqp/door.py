@@ -35,7 +35,7 @@ from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
     from penstock.records.password_hashes import Slow
-    from penstock.server.amqp.port import Apart
+    from penstock.server.amqp.links import Apart
     from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine
     from penstock.server.people.entitlements import Rights

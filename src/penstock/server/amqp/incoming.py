@@ -31,8 +31,7 @@ from penstock.server.base.faults import Asker, Told, asker_of
 from penstock.wire.amqp import events, methods
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.links import Link
-    from penstock.server.amqp.port import Client
+    from penstock.server.amqp.links import Client, Link
     from penstock.server.base.runtime import Runtime
     from penstock.server.engine import Engine
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.core.queue.settling.several import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
-    from penstock.server.amqp.port import Client, Sending
+    from penstock.server.amqp.links import Client, Sending
     from penstock.server.base.runtime import Runtime
     from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine

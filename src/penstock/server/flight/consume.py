@@ -31,7 +31,7 @@ from penstock.expr import Filter, compile_filter
 from penstock.memory import Held
 from penstock.memory.slab import Piece
 from penstock.records.chunks import as_chunk
-from penstock.server.asking.burying import Burying
+from penstock.server.asking.caching import Burying
 from penstock.server.asking.judging import asked_by
 from penstock.server.base.faults import TOLD
 from penstock.server.flight.calls import Caller, Slot

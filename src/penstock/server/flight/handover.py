@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.errors import LogBroken, PenstockError, Unavailable
 from penstock.memory import Held
-from penstock.server.asking.burying import Burying
+from penstock.server.asking.caching import Burying
 from penstock.server.base.faults import Told
 
 if TYPE_CHECKING:

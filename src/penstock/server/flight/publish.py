@@ -73,11 +73,25 @@ def to_publishes(engine: Engine, user: str, upload: Upload, vhost: str, exchange
     )
 
 
+class Storing(Waiter):
+    """Rows that a client has brought, until they are stored: it may have to stand in line for room."""
+
+    __slots__ = ("command", "judged", "keyed", "sequence", "upload", "user")
+
+    def __init__(
+        self, user: str, command: Publish, upload: Upload, keyed: tuple[int, list[int]] | None, sequence: int | None
+    ) -> None:
+        super().__init__(_nobody)
+        self.user, self.command, self.upload = user, command, upload
+        self.keyed, self.sequence = keyed, sequence
+        self.judged: Publishes | None = None  # by content filters, as it was when they were asked
+
+
 class Publishing:
     def __init__(self, handover: Handover, bounds: Bounds, gate: Gatekeeper, waiting_most: int = WAITING_MOST) -> None:
         self._gate = gate
         self._waiting_most = waiting_most
-        self._waiting: dict[Waiter, Answer[tuple[Published, int]]] = {}  # uploads that wait for room; on the loop
+        self._waiting: dict[Storing, Answer[tuple[Published, int]]] = {}  # uploads that wait for room; on the loop
         self.engine = handover.engine
         self.bounds = bounds
         self._handover = handover
@@ -140,29 +154,27 @@ class Publishing:
 
     def _submit(self, caller: Caller, command: Publish, part: Upload, sequence: int | None) -> tuple[Published, int]:
         """Store the first rows of a part, as many as there is room for; how many that were."""
-        waiter = Waiter(_nobody)
-        keyed = self._keys(command, part)
-        job = partial(self._decide, caller.user, command, part, keyed, sequence, None, waiter=waiter)
-        answer: Answer[tuple[Published, int]] = self._handover.submit(job)
+        storing = Storing(caller.user, command, part, self._keys(command, part), sequence)
+        answer: Answer[tuple[Published, int]] = self._handover.submit(partial(self._decide, storing))
         try:
             return answer.wait(caller.gone)
         except BaseException:
             if not answer.given:
-                self._handover.post(partial(self._leave, waiter, answer))
+                self._handover.post(partial(self._leave, storing, answer))
             raise
 
-    def _leave(self, waiter: Waiter, answer: Answer[tuple[Published, int]]) -> None:
+    def _leave(self, storing: Storing, answer: Answer[tuple[Published, int]]) -> None:
         """Its client is gone, or was told that its login is none any more: what was refused is not stored later."""
         self._handover.forget(answer)
-        self.engine.rooms.leave(waiter)
-        waiter.gone = True
-        self._waiting.pop(waiter, None)
-        waiter.go_on = _nobody
+        self.engine.rooms.leave(storing)
+        storing.gone = True
+        self._waiting.pop(storing, None)
+        storing.go_on = _nobody
 
     def stop(self) -> None:
         """Nobody waits for room any more: the server stops.  On the loop."""
-        for waiter, answer in list(self._waiting.items()):
-            self._leave(waiter, answer)
+        for storing, answer in list(self._waiting.items()):
+            self._leave(storing, answer)
             answer.fail(Unavailable("the server stops"))
 
     def _parts(self, command: Publish, upload: Upload) -> Iterator[Upload]:
@@ -197,84 +209,59 @@ class Publishing:
             breathe()
         return sow.id, numbers
 
-    def _decide(
-        self,
-        user: str,
-        command: Publish,
-        upload: Upload,
-        keyed: tuple[int, list[int]] | None,
-        sequence: int | None,
-        before: Publishes | None,
-        answer: Answer[tuple[Published, int]],
-        waiter: Waiter | None = None,
-    ) -> None:
+    def _decide(self, storing: Storing, answer: Answer[tuple[Published, int]]) -> None:
         """Publish the first rows of an upload, as many as there is room for; on the loop.
 
-        before: it, if content filters have judged it.  waiter: for one that may have to wait.
         No function here refers to itself: that would be a cycle, which keeps the upload until a full collection.
         """
-        engine = self.engine
-        if waiter is not None:
-            if waiter.gone:
-                return
-            waiter.go_on = _nobody
-            self._waiting.pop(waiter, None)
-        later = partial(self._decide, user, command, upload, keyed, sequence, before, waiter=waiter)
-        if not self._handover.has_room(later, answer):
+        if storing.gone:
+            return
+        engine, command = self.engine, storing.command
+        storing.go_on = _nobody
+        self._waiting.pop(storing, None)
+        decide = partial(self._decide, storing)
+        if not self._handover.has_room(decide, answer):
             return
         if (why := engine.refusal(new=True)) is not None:
             raise why
-        batch = to_publishes(engine, user, upload, command.vhost, command.exchange)
-        if before is not None:
-            batch.take_judged(before)
-        batch.delta, batch.keyed = command.delta, keyed
-        again = partial(
-            self._handover.again,
-            partial(self._decide, user, command, upload, keyed, sequence, batch, waiter=waiter),
-            answer,
-        )
-        if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=sequence):
+        batch = to_publishes(engine, storing.user, storing.upload, command.vhost, command.exchange)
+        if storing.judged is not None:
+            batch.take_judged(storing.judged)
+        batch.delta, batch.keyed = command.delta, storing.keyed
+        storing.judged = batch
+        again = partial(self._handover.again, decide, answer)
+        if not engine.judges.ready([batch], again, publisher=command.publisher, sequence=storing.sequence):
             return
         if engine.core.blocking:
-            some = self._let_in(batch, keyed, answer, again, waiter)
+            some = self._let_in(storing, batch, answer, again)
             if some is None:
                 return
             batch = some
-        count = len(batch)
-        if command.publisher is None:
-            published = engine.core.publish(engine.now(), batch, mandatory=command.mandatory)
-        else:
-            published = engine.core.publish(
-                engine.now(), batch, publisher=command.publisher, sequence=cast("int", sequence),
-                mandatory=command.mandatory,
-            )  # fmt: skip
-        self._handover.when_persisted(published.last, answer, (published, count))
+        published = engine.core.publish(
+            engine.now(), batch, publisher=command.publisher, sequence=storing.sequence, mandatory=command.mandatory
+        )
+        self._handover.when_persisted(published.last, answer, (published, len(batch)))
 
     def _let_in(
-        self,
-        batch: Publishes,
-        keyed: tuple[int, list[int]] | None,
-        answer: Answer[tuple[Published, int]],
-        again: Callable[[], None],
-        waiter: Waiter | None,
+        self, storing: Storing, batch: Publishes, answer: Answer[tuple[Published, int]], again: Callable[[], None]
     ) -> Publishes | None:
         """The first rows, as many as no queue holds up; None: there are none, and `again` is called later."""
         engine = self.engine
         count, queue = engine.core.let_in(engine.now(), batch)
         if not count:
             assert queue is not None
-            if waiter is None or len(self._waiting) >= self._waiting_most:
+            if len(self._waiting) >= self._waiting_most:
                 raise refusing.blocked(queue)
-            waiter.go_on = again
-            self._waiting[waiter] = answer
+            storing.go_on = again
+            self._waiting[storing] = answer
             self._handover.keep(answer)
-            engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), waiter)
+            engine.rooms.wait(queue, int(lengths(batch.bodies)[0]), storing)
             return None
         if count == len(batch):
             return batch
         some = batch.select(range(count))
         some.delta, some.ahead = batch.delta, batch.ahead
-        some.keyed = None if keyed is None else (keyed[0], keyed[1][:count])
+        some.keyed = None if storing.keyed is None else (storing.keyed[0], storing.keyed[1][:count])
         return some
 
 

@@ -28,7 +28,7 @@ from penstock.records.declared_types import QUEUE_TYPES
 from penstock.records.rights import ADMINISTERS, LISTS, LISTS_RULES, LOGIN, MONITORING, RULES, SEES
 from penstock.server.http.routes import Ask, Deriving, Row
 from penstock.wire.fields import short
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import Lenient
 from penstock.wire.http.lists import COLUMNS, done, json_response, not_found, only_columns
 
 if TYPE_CHECKING:

@@ -49,8 +49,7 @@ from penstock.server.people.accounts import (
 )
 from penstock.server.people.users import check_pattern
 from penstock.wire.fields import short
-from penstock.wire.http.bodies import LARGE_MOST
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import LARGE_MOST, Lenient
 from penstock.wire.http.lists import done, encoded, gathered, json_bytes, json_response, sorted_in_steps
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from penstock.server.http.messages import GET_BYTES, Commands, Got, message_item
 from penstock.server.http.routes import Ask, Row
 from penstock.server.people.entitlements import narrowed
 from penstock.wire.flight.bookmarks import format_bookmark
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import Lenient
 from penstock.wire.http.lists import json_response
 
 if TYPE_CHECKING:

@@ -32,8 +32,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import LISTS, LISTS_RULES, MANAGEMENT, RULES, SEES, Level, Right
 from penstock.server.people.access import Who, hinted, judge
 from penstock.wire.fields import Fields, short
-from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Reading
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import BODY_MOST, LARGE_MOST, Brought, Lenient, Reading
 from penstock.wire.http.lists import (
     COLUMNS,
     LIST_QUERY,

@@ -23,7 +23,7 @@ from penstock.records.rights import LOGIN, SEES, Thing, uses
 from penstock.server.http.routes import DEFAULT_NAME, Ask, Deriving, Row, exchange_name
 from penstock.units import parted_address, wait_of
 from penstock.wire.fields import short
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import Lenient
 from penstock.wire.http.lists import COLUMNS, chosen_of, created, done, gathered, json_response, not_found, only_columns
 
 if TYPE_CHECKING:

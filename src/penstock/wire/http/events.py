@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from penstock.errors import InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.units import format_duration, parse_duration
-from penstock.wire.http.lenient import Lenient
+from penstock.wire.http.bodies import Lenient
 from penstock.wire.http.lists import HEADERS, turn
 
 INTERVAL_LEAST_US, INTERVAL_MOST_US = 250_000, 3_600_000_000
