@@ -35,7 +35,7 @@ from penstock.server.bulk import reads
 from penstock.server.bulk.checks import audit_view
 from penstock.server.bulk.process import Bulk
 from penstock.server.bulk.requests import GivenUp
-from penstock.server.flight import queue_rows
+from penstock.server.flight import record_rows
 from penstock.server.upkeep.retention import Retirement
 from waiting import eventually
 
@@ -181,7 +181,7 @@ def test_rows_are_put_in_order_by_few_reads_at_a_time(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(reads, "LOOK_S", 0.01)
     monkeypatch.setattr(reads, "History", lambda *_: None)
-    monkeypatch.setattr(queue_rows, "records", lambda *_: (None, rows()))
+    monkeypatch.setattr(record_rows, "records", lambda *_: (None, rows()))
 
     def read(order: list[str], gone: bool = False) -> list[object]:
         request = SimpleNamespace(view=None, most=1, notes={}, gone=lambda: gone)

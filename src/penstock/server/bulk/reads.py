@@ -105,8 +105,8 @@ def sow(
     request: Request, command: dict[str, Any], keyed: bool, given: bool, numbers: bytes, lsns: bytes
 ) -> tuple[pa.Schema, Batches]:
     """Records of a SOW topic; numbers and lsns: packed, of the index as of one moment."""
-    from penstock.server.flight.queue_rows import Held  # far more code than what goes through the log
-    from penstock.server.flight.queue_rows import records as records_of
+    from penstock.server.flight.record_rows import Held  # far more code than what goes through the log
+    from penstock.server.flight.record_rows import records as records_of
     from penstock.server.views.record_query import Counts
 
     values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}

@@ -17,7 +17,8 @@ from penstock.history.spans import check_missing
 from penstock.records.chunks import Chunk
 from penstock.records.dataclass import dataclass
 from penstock.server.bulk.process import Bulk, on_log
-from penstock.server.flight.queue_rows import Held, Part, pack
+from penstock.server.flight.queue_rows import Part, pack
+from penstock.server.flight.record_rows import Held
 from penstock.server.views.record_query import Counts
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.commands import LogRange, Plan, QueueContent, Replay, Sow

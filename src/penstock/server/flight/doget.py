@@ -38,7 +38,8 @@ from penstock.server.flight.calls import Caller, Guarded, Slot
 from penstock.server.flight.entrance import Info
 from penstock.server.flight.followed import Following
 from penstock.server.flight.handover import POLL_S, Abandoned, Answer, Handover, Outlet, Piece, longer
-from penstock.server.flight.queue_rows import content, hold, planned, records, snapshot, with_stats
+from penstock.server.flight.queue_rows import content, planned, snapshot
+from penstock.server.flight.record_rows import hold, records, with_stats
 from penstock.server.flight.streams import refuse_lost
 from penstock.server.follow import Follow
 from penstock.server.people.access import Charge

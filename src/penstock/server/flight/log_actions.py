@@ -30,7 +30,7 @@ from penstock.records.rights import ADMINISTERS, LOGIN, MONITORS, USES, Right
 from penstock.server.asking.judging import asked_by
 from penstock.server.flight.calls import Caller, Calls
 from penstock.server.flight.gatekeeper import Action, Body, Gatekeeper, Reply, Table, type_of
-from penstock.server.flight.queue_rows import hold
+from penstock.server.flight.record_rows import hold
 from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.flight.streams import refuse_lost
 from penstock.server.people.users import is_loopback

@@ -1,8 +1,7 @@
-"""What waits in a queue, what a stream has planned, and a query for the records of a topic, as Arrow batches.
+"""What waits in a queue, and what a stream has planned, as Arrow batches, whole or in parts by key.
 
-The loop gives references to positions, or a snapshot of an index, which are answered for when everything up to then is
-durable; rows are read from the log elsewhere (see `history`), so a listing of a deep queue holds nobody up.  Looking
-changes nothing and leases nothing.
+The loop gives references to positions; rows are read from the log elsewhere (see `history`), so a listing of a deep
+queue holds nobody up.  Looking changes nothing and leases nothing.
 
 To which part of a planned batch a message belongs, where all messages of one key belong together, depends on the text
 of the key alone; messages without a key (NULL) are spread by their LSNs.  The keys of a batch are worked out once, by
@@ -15,7 +14,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -23,39 +22,21 @@ from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 import pyarrow as pa
 
-from penstock.core.queue.places import AVAILABLE
-from penstock.core.queue.queue import Queue
-from penstock.core.sow.select import order_of
 from penstock.errors import NotFound
 from penstock.history.history import Batches, History, Past, limited
 from penstock.records.chunks import Chunk
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
-from penstock.server.flight.handover import Piece
-from penstock.server.views.record_query import Counts, Query, by_lsn, keys_of, run
-from penstock.server.views.row_source import read_by
-from penstock.wire.flight.codec import constant, present, text_column
-from penstock.wire.flight.commands import (
-    CONTENT_DEFAULT,
-    MESSAGES,
-    PLAN_DEFAULT,
-    RECORDS,
-    RECORDS_DEFAULT,
-    Plan,
-    QueueContent,
-    Sow,
-    select,
-)
+from penstock.wire.flight.codec import constant, present
+from penstock.wire.flight.commands import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, Plan, QueueContent, select
 from penstock.wire.flight.failures import PASSED
 from penstock.wire.flight.tickets import STATES
 
 if TYPE_CHECKING:
     from penstock.core.queue.queue import Queue
-    from penstock.core.sow.index import Ints, Numbers
-    from penstock.server.engine import Engine
+
 
 # pyarrow's stubs leave the element types of arrays and fields open
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -173,6 +154,7 @@ NEEDED = ("body", "properties", "topic", "lsn", "time")
 BYTES_MOST = 32 << 20
 """Of all that is kept; the newest batch is kept in any case."""
 
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 Sums: TypeAlias = "npt.NDArray[np.uint32]"
 
 
@@ -255,68 +237,3 @@ def _of_keys(keys: list[object], known: dict[object, int]) -> list[int]:
             made = known[key] = crc32(text)
         found.append(made)
     return found
-
-
-# pyarrow's stubs leave the element types of arrays and fields open
-# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
-# pyright: reportUnknownLambdaType=false, reportUnknownParameterType=false
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a query is about, as of one moment."""
-
-    numbers: Numbers
-    lsns: Ints
-    keyed: bool = True  # a SOW topic; else what is available in a queue
-    given: bool = False  # its publishers give the keys
-
-
-def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
-    """References to what there is now, on the loop; the rest in any thread."""
-    core = engine.core
-    engine.usable()
-    name = command.vhost, command.exchange, command.topic
-    if not isinstance(read_by(core, *name, gathers=False), Queue):
-        sow = core.sow(*name, engine.views.shown)
-        given, taken = sow.rule.given, sow.index.snapshot()
-        return lambda: Held(*taken.arrays(), given=given)
-    available = list(core.queue(command.vhost, command.topic).chunks(*AVAILABLE))
-
-    def listed() -> Held:
-        chunks = [lsns_of(chunk) for chunk in available]
-        lsns = np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
-        return Held(lsns.astype(np.uint64), lsns, keyed=False)
-
-    return listed
-
-
-def records(
-    command: Sow, held: Held, log: Past, history: History, counts: Counts | None = None
-) -> tuple[pa.Schema, Batches]:
-    """The rows of a query, whole.  Raises ExpressionError, InvalidArgument, before the first row.
-
-    counts: what they came to, once they are read.
-    """
-    schema = select(RECORDS, command.columns or RECORDS_DEFAULT)
-    query = Query(command.filter, order_of(command.order_by or None), command.top_n, command.skip_n, command.batch_size)
-    return schema, _records(command, query, held, log, history, schema, counts or Counts())
-
-
-def _records(
-    command: Sow, query: Query, held: Held, log: Past, history: History, schema: pa.Schema, counts: Counts
-) -> Batches:
-    keyed, (numbers, lsns) = held.given if held.keyed else None, by_lsn(held.numbers, held.lsns)
-    for batch in run(query, numbers, lsns, history, command.vhost, counts, keyed=keyed):
-        if held.keyed:
-            keys = keys_of(batch, numbers, lsns, given=held.given)
-            extra = {"sow_key": partial(text_column, cast("list[str]", keys), len(keys))}
-        else:
-            extra = {"sow_key": partial(constant, pa.string(), None, batch.num_rows)}
-        yield present(batch, schema, log.origin, history.exchange_of, extra)
-
-
-def with_stats(rows: Iterator[Piece], schema: pa.Schema, counts: Counts) -> Iterator[Piece]:
-    """Rows, then beside an empty batch what they came to."""
-    yield from rows
-    yield pa.RecordBatch.from_pylist([], schema=schema), orjson.dumps({"stats": counts.plain()})
