@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from penstock.core.arena import Move
 from penstock.core.queue.order.runs import NEVER, PIECE, SMALL, Key, Run, sift
@@ -33,7 +34,10 @@ class Segment:
         self.solid = solid
 
 
-_NO_SEGMENTS: deque[Segment] = deque()
+Segments: TypeAlias = list[Segment] | deque[Segment]
+"""Several are a deque, which takes ten times the bytes of a list of one: most orders of tenants have one message."""
+
+_NO_SEGMENTS: Segments = []
 _NO_HOLES = set[int]()
 """Shared by all that are empty; nobody adds to these."""
 
@@ -44,7 +48,7 @@ class Main:
     __slots__ = ("count", "cursor", "holes", "sealed", "segments")
 
     def __init__(self) -> None:
-        self.segments: deque[Segment] = _NO_SEGMENTS
+        self.segments: Segments = _NO_SEGMENTS
         self.cursor = 0  # index of the head in the first segment
         self.holes: set[int] = _NO_HOLES  # in a segment, not before the cursor, and gone
         self.count = 0
@@ -78,9 +82,15 @@ class Main:
             ):
                 held.extend(chunk)
                 return
+        self._add(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
+
+    def _add(self, segment: Segment) -> None:
+        if self.segments:
+            if isinstance(self.segments, list):
+                self.segments = deque(self.segments)
+            self.segments.append(segment)
         else:
-            self.segments = deque()
-        self.segments.append(Segment(chunk if isinstance(chunk, range) else chunk[:], solid))
+            self.segments = [segment]
 
     def seal(self, lsn: int) -> None:
         """Say that this message went elsewhere: no array that is appended to may span it and be solid."""
@@ -127,7 +137,7 @@ class Main:
             self.cursor = cursor
             if cursor < end:
                 return
-            self.segments.popleft()
+            del self.segments[0]
             self.cursor = 0
 
     def take(self, count: int, limit: int = NEVER) -> list[Run]:
@@ -146,7 +156,7 @@ class Main:
                     break
             if end == len(chunk):
                 part = chunk[start:] if start else chunk
-                segments.popleft()
+                del segments[0]
                 self.cursor = 0
             else:
                 part = chunk[start:end]
@@ -219,16 +229,17 @@ class Main:
         if len(wanted) <= FEW:
             return [self.punch(lsn) for lsn in wanted if self.has(lsn)]
         self.compact()
-        out, self.segments = self._without(wanted)
+        out, kept = self._without(wanted)
+        self.segments = _held(kept)
         for run in out:
             self.count -= len(run.chunk)
             self.seal(run.chunk[-1])
         return out
 
-    def _without(self, gone: Chunk) -> tuple[list[Run], deque[Segment]]:
+    def _without(self, gone: Chunk) -> tuple[list[Run], list[Segment]]:
         """Runs of these that are in the segments, and segments without them."""
         out: list[Run] = []
-        kept: deque[Segment] = deque()
+        kept = list[Segment]()
         for index, segment in enumerate(self.segments):
             chunk = segment.chunk
             start = self.cursor if index == 0 else 0
@@ -254,7 +265,7 @@ class Main:
         self.holes = _NO_HOLES
         if not len(holes):
             return
-        self.segments = _joined(self._without(holes)[1])
+        self.segments = _held(_joined(self._without(holes)[1]))
 
     def absorb(self, other: Main) -> None:
         """Add all of another order, whose messages are newer, at the tail; the other is not to be used any more."""
@@ -262,11 +273,9 @@ class Main:
         other.compact()
         if not other.count:
             return
-        if not self.segments:
-            self.segments = deque()
         for chunk, segment in zip(list(other.whole()), list(other.segments), strict=True):
             segment.chunk = chunk
-            self.segments.append(segment)
+            self._add(segment)
         self.count += other.count
 
     def solid(self) -> Iterator[Chunk]:
@@ -370,9 +379,13 @@ def _last_of(segment: Segment) -> int:
     return segment.chunk[-1]
 
 
-def _joined(segments: Iterable[Segment]) -> deque[Segment]:
+def _held(segments: list[Segment]) -> Segments:
+    return segments if len(segments) < 2 else deque(segments)
+
+
+def _joined(segments: Iterable[Segment]) -> list[Segment]:
     """Small neighbours gathered, so that many holes do not leave many small arrays."""
-    out: deque[Segment] = deque()
+    out = list[Segment]()
     joined: array[int] | None = None  # of the last in `out`, if it was made here: others may hold the rest
     for segment in segments:
         chunk = segment.chunk
