@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 
@@ -107,6 +108,9 @@ class Staging(Waiting):
         """The same as ascending chunks."""
         yield from super().back()
         yield from (run.chunk for run in self.next)
+
+    def pieces(self) -> Iterator[Chunk]:
+        return chain(self.chunks(), self.back())
 
     def among(self, wanted: Chunk) -> list[Run]:
         """Those of the wanted that are here, as runs; they stay."""

@@ -354,10 +354,11 @@ class Main:
     def chunks(self) -> Iterator[Chunk]:
         """What is here, as chunks that will not change."""
         self.compact()
-        last = len(self.segments) - 1
-        for index, segment in enumerate(self.segments):
-            chunk, start = segment.chunk, 0 if index else self.cursor
-            yield chunk[start:] if start or index == last else chunk
+        out = [segment.chunk for segment in self.segments]
+        if out:
+            out[0] = out[0][self.cursor :] if self.cursor else out[0]
+            out[-1] = out[-1][:]
+        return iter(out)
 
 
 class Nothing(Main):

@@ -8,6 +8,7 @@ own LSN in its level.  It knows no consumer, clock or log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -130,8 +131,7 @@ class Waiting:
 
     def pieces(self) -> Iterator[Chunk]:
         """All of them, each chunk ascending."""
-        yield from self.chunks()
-        yield from self.back()
+        return chain(self.chunks(), self.back()) if self.returned.count else self.chunks()
 
     def among(self, wanted: Chunk) -> list[Run]:
         """Those of the wanted that are here, as runs; they stay."""
@@ -148,7 +148,8 @@ class Waiting:
 
     def floor(self) -> int:
         """No message of it is older."""
-        return min([part.lowest() for part in (self.main, self.returned) if part.count], default=NEVER)
+        first = self.main.lowest() if self.main.count else NEVER
+        return min(first, self.returned.lowest()) if self.returned.count else first
 
     def page(self, move: Move) -> None:
         """Move what may go to an arena."""
