@@ -252,12 +252,7 @@ class Senders:
         begin = self._cut // OF_A_SMALL_CALL * CALL if now - self._cut_at < BEGIN_S else 0
         calls = grown > BESIDE + GROWN * (total + at_hand) + begin
         found = _most(all_, SUSPECTS if calls else SUSPECTS[:2])
-        if found or now - self._looked_at > SHORT_S:
-            self._found_at = now
-            self._wait_anew(now)
-        elif self._calls() != self._came_out < self._come_out and now - self._found_at < END_S:
-            self._wait_anew(now)
-        self._looked_at = now
+        self._looked(now, found)
         if not found and self._in_vain(now, short_of, total):
             found = _most(all_, SUSPECTS[-1:])
         if found is None:
@@ -267,7 +262,14 @@ class Senders:
             self._come_out = max(self._come_out, self._came_out) + found.kept // OF_A_SMALL_CALL
         return found.peer, found.kept
 
-    def _wait_anew(self, now: float) -> None:
+    def _looked(self, now: float, found: _Share | None) -> None:
+        """The wait for somebody else begins where somebody was found, and anew while calls of who was cut come out."""
+        anew = found is not None or now - self._looked_at > SHORT_S
+        self._looked_at = now
+        if anew:
+            self._found_at = now
+        elif self._calls() == self._came_out or self._came_out >= self._come_out or now - self._found_at >= END_S:
+            return
         self._still_at, self._worked_then, self._came_out = now, self._worked(), self._calls()
 
     def _in_vain(self, now: float, short_of: int, total: int) -> bool:
