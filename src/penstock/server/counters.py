@@ -151,10 +151,7 @@ class Counters:
     def counted(self, vhost: str | None, channels: Iterable[MessageCounts]) -> MessageCounts:
         """All that was counted, or what is of a vhost.  channels: those of it that are open."""
         kept = [*self.vhosts.values(), self.gone] if vhost is None else [self.of(vhost)]
-        total = MessageCounts()
-        for one in chain(kept, channels):
-            total.add(one)
-        return total
+        return MessageCounts(*map(sum, zip(*map(_EACH_OF, chain(kept, channels)), strict=True)))
 
 
 STATS: Mapping[str, str] = {
@@ -167,6 +164,7 @@ STATS: Mapping[str, str] = {
 """What RabbitMQ's API calls the counts of messages."""
 
 _STATS_OF: Callable[[MessageCounts], Counts] = attrgetter(*STATS.values())
+_EACH_OF: Callable[[MessageCounts], Counts] = attrgetter(*MessageCounts.__slots__)
 
 NAMES = (
     "publish", "deliver_get", "deliver", "deliver_no_ack", "get", "get_no_ack", "ack", "redeliver",
