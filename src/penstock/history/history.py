@@ -11,7 +11,7 @@ batches joined to about ten thousand rows.  No Python step a row but for a conte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
@@ -217,6 +217,17 @@ class History:
         """The exchange of a `via` id."""
         return self._log.vias.known[via][1]
 
+    @property
+    def origin(self) -> int:
+        """Of the log: what its bookmarks begin with."""
+        return self._log.origin
+
+    def present(
+        self, batch: pa.RecordBatch, schema: pa.Schema, extra: Mapping[str, Callable[[], pa.Array[Any]]] | None = None
+    ) -> pa.RecordBatch:
+        """Rows of messages as readers get them: `codec.present`."""
+        return present(batch, schema, self.origin, self.exchange_of, extra)
+
     # -- log ranges
 
     def records(self, command: LogRange) -> tuple[pa.Schema, Batches]:
@@ -259,8 +270,7 @@ class History:
         rows = self.chosen(command, start, end, presented(schema.names))
         if command.limit is not None:
             rows = limited(rows, command.limit)
-        origin, exchange_of = self._log.origin, self.exchange_of
-        return schema, (present(batch, schema, origin, exchange_of) for batch in rows)
+        return schema, (self.present(batch, schema) for batch in rows)
 
     def chosen(self, command: Replay, start: int, end: int, columns: Collection[str] | None = None) -> Batches:
         """The messages of a replay with LSNs in [start, end), in the log's own columns; with these at least."""

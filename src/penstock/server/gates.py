@@ -53,8 +53,8 @@ class Receiver(Protocol):
 
     @property
     def gate(self) -> object:
-        """Deliveries of one gate keep their order, also when some are read from disk."""
-        ...
+        """Deliveries of one gate keep their order, also when some are read from disk; each has its own, if not so."""
+        return self
 
     @property
     def asker(self) -> Asker | None:
@@ -74,7 +74,7 @@ class Receiver(Protocol):
     @property
     def full(self) -> bool:
         """Whether its connection buffers as many bytes as it may; the rest waits for `Gates.reopen`."""
-        ...
+        return False
 
     def deliver(self, effect: Delivery, piece: Piece) -> None:
         """Send neighbouring rows; `piece.bodies` is never None."""

@@ -210,16 +210,6 @@ class Subscription(Receiver):
 
     # -- for the engine: a receiver
 
-    @property
-    def gate(self) -> object:
-        """Cold reads hold back this subscription alone."""
-        return self
-
-    @property
-    def full(self) -> bool:
-        """Never: a test takes what it likes."""
-        return False
-
     def deliver(self, effect: Delivery, piece: Piece) -> None:
         origin = self._instance.log.origin
         bodies: Sequence[bytes] = piece.bodies or ()

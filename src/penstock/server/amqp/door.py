@@ -19,7 +19,7 @@ from penstock.records.dataclass import dataclass
 from penstock.records.rights import MONITORING
 from penstock.server.amqp.clients_log import ClientsLog
 from penstock.server.amqp.connection import Connection, Reception
-from penstock.server.amqp.links import SHORT_US, AmqpLink, Came, Conversing, Unheard
+from penstock.server.amqp.links import SHORT_US, AmqpLink, Apart, Came, Conversing, Unheard
 from penstock.server.amqp.publishers import Publishers
 from penstock.server.amqp.session import Outgoing
 from penstock.server.base.faults import Told
@@ -35,7 +35,6 @@ from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 if TYPE_CHECKING:
     from penstock.errors import MemoryShort
     from penstock.records.password_hashes import Slow
-    from penstock.server.amqp.links import Apart
     from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine
     from penstock.server.people.entitlements import Rights

@@ -13,7 +13,7 @@ import orjson
 from penstock.errors import InvalidArgument
 from penstock.records.one_or_each import each
 from penstock.server.amqp import way
-from penstock.server.amqp.links import SHORT_US
+from penstock.server.amqp.links import SHORT_US, Guarded, Link
 from penstock.server.amqp.way import Up
 from penstock.server.doors.line import with_head
 from penstock.wire.amqp import events
@@ -22,7 +22,6 @@ from penstock.wire.amqp.frames import SYNTAX_ERROR
 from penstock.wire.amqp.publishes import ACK, ACK_FRAME, PUBLISH, SMALL
 
 if TYPE_CHECKING:
-    from penstock.server.amqp.links import Guarded, Link
     from penstock.server.base.rounds import Turns
     from penstock.wire.amqp.events import AckRun
     from penstock.wire.amqp.machine import ServerConnection

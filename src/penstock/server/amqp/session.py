@@ -22,7 +22,7 @@ from penstock.core.queue.queue import Queue, queue_of
 from penstock.errors import PenstockError, PreconditionFailed, ProtocolError
 from penstock.records.dataclass import dataclass
 from penstock.server.amqp.incoming import GONE, Incoming
-from penstock.server.amqp.links import SEND_FREE, SEND_MOST, Came, Link
+from penstock.server.amqp.links import SEND_FREE, SEND_MOST, Came, Client, Link, Sending
 from penstock.server.amqp.tags import Owner, Settled, singly
 from penstock.server.base.faults import Asker, asker_behind
 from penstock.wire.amqp import events, methods
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.core.queue.settling.several import Acked
     from penstock.records.chunks import Chunk, Now
     from penstock.records.entries import Topic
-    from penstock.server.amqp.links import Client, Sending
     from penstock.server.base.runtime import Runtime
     from penstock.server.counters import Counters, MessageCounts
     from penstock.server.engine import Engine

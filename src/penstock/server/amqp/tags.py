@@ -323,7 +323,7 @@ class Tags:
             at = max(bisect_right(self._firsts, low, self._start) - 1, self._start)
             return self._take(at, low, high or self.next - 1)
         if low == 0:
-            return self._settle_up_to(high)
+            return self._take(self._start, 0, self._upper(high))
         at = bisect_right(self._firsts, low, self._start) - 1
         if at < self._start:
             raise UnknownTag(low)
@@ -392,9 +392,6 @@ class Tags:
     def all(self) -> Settled:
         """Everything outstanding, oldest first; nothing is outstanding afterwards."""
         return self.settle(0, 0) if self.count else []
-
-    def _settle_up_to(self, high: int) -> Settled:
-        return self._take(self._start, 0, self._upper(high))
 
     def _upper(self, high: int) -> int:
         """The last tag of all up to `high` (0: of all), which is outstanding; raises UnknownTag."""

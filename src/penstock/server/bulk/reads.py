@@ -73,13 +73,13 @@ def content(
     request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any
 ) -> tuple[pa.Schema, Batches]:
     """The messages of a snapshot of a queue."""
-    return content_rows(QueueContent(**command), unpack(parts, packed), request.view, _history(request))
+    return content_rows(QueueContent(**command), unpack(parts, packed), _history(request))
 
 
 def plan(request: Request, command: dict[str, Any], parts: Sequence[Any], **packed: Any) -> tuple[pa.Schema, Batches]:
     """One part of a planned batch of a stream."""
     chunks = [part.chunk for part in unpack(parts, packed)]
-    return planned(Plan(**command), chunks, request.view, _history(request))
+    return planned(Plan(**command), chunks, _history(request))
 
 
 def measured(
@@ -112,7 +112,7 @@ def sow(
     values: dict[str, Any] = {**command, "order_by": tuple(command["order_by"])}
     counts = Counts()
     held = Held(np.frombuffer(numbers, np.uint64), np.frombuffer(lsns, np.int64), keyed, given)
-    schema, rows = records_of(Sow(**values), held, request.view, _history(request), counts)
+    schema, rows = records_of(Sow(**values), held, _history(request), counts)
 
     def noted() -> Batches:
         if command["order_by"]:

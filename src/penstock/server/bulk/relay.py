@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.server.upkeep.archive import Archiving
 
 T = TypeVar("T")
+
+Answered: TypeAlias = "tuple[pa.Schema, Batches]"
 
 LARGE = 8 << 20
 """Bytes of the log from which on a read is the child's."""
@@ -55,22 +57,20 @@ class Relay:
     def __post_init__(self) -> None:
         self._past = self.past or self._log
 
-    def records(self, command: LogRange, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
+    def records(self, command: LogRange, gone: Callable[[], bool]) -> Answered | None:
         """A range of the log; None when it is small."""
         start, end = command.from_lsn, min(command.to_lsn, self._log.durable + 1)
         if not self._is_large(start, end):
             return None
         return self._read("records", {"command": asdict(command)}, start, end, gone)
 
-    def replay(self, command: Replay, gone: Callable[[], bool]) -> tuple[pa.Schema, Batches] | None:
+    def replay(self, command: Replay, gone: Callable[[], bool]) -> Answered | None:
         """Messages of topics; None when there is little to look through."""
         missing = check_missing(command.missing)
         start, end = History(self._past, gone).resolve(parse_span(command.bookmark), missing)
         return self.replay_between(command, start, end, gone)
 
-    def replay_between(
-        self, command: Replay, start: int, end: int, gone: Callable[[], bool]
-    ) -> tuple[pa.Schema, Batches] | None:
+    def replay_between(self, command: Replay, start: int, end: int, gone: Callable[[], bool]) -> Answered | None:
         """The same with LSNs in [start, end)."""
         if not self._is_large(start, end, filtered=command.filter is not None):
             return None
@@ -95,15 +95,11 @@ class Relay:
         told = self._relayed(ask, start, end)
         return Measured(told["end"], told["rows"], told["bytes"], tuple(told["cuts"]), told["time"])
 
-    def content(
-        self, command: QueueContent, parts: Sequence[Part], gone: Callable[[], bool]
-    ) -> tuple[pa.Schema, Batches] | None:
+    def content(self, command: QueueContent, parts: Sequence[Part], gone: Callable[[], bool]) -> Answered | None:
         """What waits in a queue; None when that is little."""
         return self._positions("content", command, parts, gone, filtered=command.filter is not None)
 
-    def sow(
-        self, command: Sow, held: Held, gone: Callable[[], bool], counts: Counts
-    ) -> tuple[pa.Schema, Batches] | None:
+    def sow(self, command: Sow, held: Held, gone: Callable[[], bool], counts: Counts) -> Answered | None:
         """Records of a SOW topic; None when there are few.  counts: what they came to, once they are read."""
         if not len(held.lsns):
             return None
@@ -117,9 +113,7 @@ class Relay:
         }  # fmt: skip
         return self._read("sow", values, start, end, gone, counts.take)
 
-    def planned(
-        self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]
-    ) -> tuple[pa.Schema, Batches] | None:
+    def planned(self, command: Plan, chunks: Sequence[Chunk], gone: Callable[[], bool]) -> Answered | None:
         """A planned batch of a stream; None when it is small."""
         parts, keyed = [Part("", chunk, 0) for chunk in chunks], command.key is not None
         return self._positions("plan", command, parts, gone, filtered=keyed)
@@ -132,7 +126,7 @@ class Relay:
         gone: Callable[[], bool],
         *,
         filtered: bool = False,
-    ) -> tuple[pa.Schema, Batches] | None:
+    ) -> Answered | None:
         parts = [part for part in parts if len(part.chunk)]
         count = sum(len(part.chunk) for part in parts)
         if not count:
@@ -176,13 +170,13 @@ class Relay:
         end: int,
         gone: Callable[[], bool],
         told: Callable[[Mapping[str, int]], None] | None = None,
-    ) -> tuple[pa.Schema, Batches]:
+    ) -> Answered:
         """Ask the child; schema and batches when its first answer is there.  Raises what the child tells.
 
         told: takes what it says of them at their end.
         """
 
-        def ask(listed: dict[str, object]) -> tuple[pa.Schema, Batches]:
+        def ask(listed: dict[str, object]) -> Answered:
             return self.bulk.read(name, {**values, "log": listed}, lambda: not gone(), told)
 
         return self._relayed(ask, start, end)

@@ -19,13 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import NotLeading
-from penstock.server.sockets.listening import bind
+from penstock.server.sockets.listening import Entry, Listener, bind
 from penstock.wire.flight.failures import encode_error
 
 if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.server.services import Say
-    from penstock.server.sockets.listening import Entry, Listener
     from penstock.server.sockets.strangers import Stranger
     from penstock.server.sockets.tls import Keeper
 

@@ -27,7 +27,7 @@ from penstock.core.state.durable import Reign
 from penstock.errors import NotLeading, PreconditionFailed
 from penstock.history.copied import Copy
 from penstock.replication.messages import ARCHIVE, SIDE_FILE, STAGE
-from penstock.replication.register import decode
+from penstock.replication.register import ClusterState, decode
 from penstock.server import saying
 from penstock.server.alarms import SETTINGS, not_in_force
 from penstock.server.base.loading import SPARING, begun, end_children, ended, environment
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from penstock.config.settings import Settings
     from penstock.log.catalog import SegmentInfo
     from penstock.log.log import Log
-    from penstock.replication.register import ClusterState
     from penstock.server.cluster.shared_archive import SharedArchive
     from penstock.server.engine import Engine
 

@@ -29,8 +29,9 @@ from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
 from penstock.log.replica import AHEAD, Beside, Replica
 from penstock.replication.election import Outcome
-from penstock.replication.insync import Times
+from penstock.replication.insync import InSync, Times
 from penstock.replication.register import ClusterState, decode
+from penstock.replication.register import Member as Listed
 from penstock.server.base.loading import beside_a_server, end_with_parent
 from penstock.server.cluster import folder
 from penstock.server.cluster.following import Following
@@ -45,8 +46,6 @@ from penstock.server.sockets.strangers import Terms as Bounds
 from penstock.units import format_address
 
 if TYPE_CHECKING:
-    from penstock.replication.insync import InSync
-    from penstock.replication.register import Member as Listed
     from penstock.server.cluster.log_sending import Sending
     from penstock.server.sockets.certificates import Files
 

@@ -59,26 +59,21 @@ def terms_of(wish: Subscription) -> dict[str, object]:
     """On which terms a client consumes, as it is told."""
     limit, asked = wish.effective_backlog, wish.max_backlog
     names = sorted(consumer.queue.name for consumer in wish.consumers.values())
-    leases = [consumer.queue.settings.lease_period for consumer in wish.consumers.values()]
+    settings = [consumer.queue.settings for consumer in wish.consumers.values()]
+    known = wish.pattern is None  # else queues that it has not seen yet are others, perhaps
+    strict = known and all(one.leasing == "strict" for one in settings)
+    leased = known and not wish.no_ack and all(one.semantics == "at-least-once" for one in settings)
     told: dict[str, object] = {
         "consumer": wish.tag,
         "effective_backlog": limit,
         "queues": names[:NAMES_TOLD],
-        "lease_period": min(filter(None, leases), default=None),  # microseconds, the shortest of them; null: no end
-        "strict": wish.pattern is None and _all_strict(wish),  # settles have no effect once the lease has ended
-        "leased": not wish.no_ack and wish.pattern is None and _all_leased(wish),  # what is not settled comes again
+        "lease_period": min(filter(None, (one.lease_period for one in settings)), default=None),  # us; null: no end
+        "strict": strict,  # settles have no effect once the lease has ended
+        "leased": leased,  # what is not settled comes again
     }
     if limit is not None and asked is not None and limit < asked:
         told["warning"] = f"max_per_subscription_backlog of a queue limits the backlog of {asked} to {limit}"
     return told
-
-
-def _all_leased(wish: Subscription) -> bool:
-    return all(one.queue.settings.semantics == "at-least-once" for one in wish.consumers.values())
-
-
-def _all_strict(wish: Subscription) -> bool:
-    return all(one.queue.settings.leasing == "strict" for one in wish.consumers.values())
 
 
 class Exchange(Receiver):
@@ -108,11 +103,6 @@ class Exchange(Receiver):
         self._came: set[tuple[str | None, int]] | None = None  # what came here, if its user may settle nothing else
 
     # -- loop: what the engine asks of a receiver
-
-    @property
-    def gate(self) -> object:
-        """Cold reads hold back this stream alone."""
-        return self
 
     @property
     def user(self) -> str:

@@ -423,7 +423,7 @@ class Reads:
             case Plan():
                 chunks = self._handover.call(partial(read_batch, self._engine, wanted), how.gone)
                 there = how.large(lambda relay: relay.planned(wanted, chunks, how.gone))
-                return there or planned(wanted, chunks, self._engine.log, how.history)
+                return there or planned(wanted, chunks, how.history)
 
     def _content(self, how: _Reading, wanted: QueueContent) -> tuple[pa.Schema, Batches]:
         core, limit = self._engine.core, wanted.limit if wanted.filter is None else None
@@ -431,14 +431,14 @@ class Reads:
             lambda: snapshot(core.queue(wanted.vhost, wanted.name), wanted.states, limit), how.gone
         )
         there = how.large(lambda relay: relay.content(wanted, parts, how.gone))
-        return there or content(wanted, parts, self._engine.log, how.history)
+        return there or content(wanted, parts, how.history)
 
     def _records(self, how: _Reading, wanted: Sow) -> tuple[pa.Schema, Batches]:
         if self.viewing.concerns(wanted):
             return self.viewing.read(how.caller, wanted, how.counts)
         held = self._handover.call(partial(hold, self._engine, wanted), how.gone)()
         there = how.large(lambda relay: relay.sow(wanted, held, how.gone, how.counts))
-        return there or records(wanted, held, self._engine.log, how.history, how.counts)
+        return there or records(wanted, held, how.history, how.counts)
 
 
 def _sent(wanted: Get, rows: Iterator[Piece]) -> Iterator[Piece]:

@@ -35,7 +35,7 @@ from penstock.server.flight.sink_actions import SinkActions
 from penstock.server.flight.streams import refuse_lost
 from penstock.server.people.users import is_loopback
 from penstock.server.upkeep.retention import HOLD_US, Holds
-from penstock.server.views.record_query import Counts, Query, by_lsn, run
+from penstock.server.views.record_query import Counts, Found, Query
 from penstock.units import parted_address
 from penstock.wire.fields import (
     LSN_MAX,
@@ -297,17 +297,14 @@ def _remove(
     text = asked_by(removal.filter, client=caller.peer, user=by, instance=engine.core.instance)
     asked = Sow(topic, exchange, vhost, filter=text)
     sow, held = call(lambda: (known(), hold(engine, asked)), caller.gone)
-    found = held()
+    there = held()
+    found = Found(there.numbers, there.lsns, History(engine.log, caller.gone), vhost, there.given)
     query = Query(text).reading(sow.rule.message_type)
-    history = History(engine.log, caller.gone)
-    numbers, lsns = by_lsn(found.numbers, found.lsns)
     matched = [
-        lsn
-        for batch in run(query, numbers, lsns, history, vhost, Counts(), keyed=found.given)
-        for lsn in cast("list[int]", batch.column("lsn").to_pylist())
+        lsn for batch in found.run(query, Counts()) for lsn in cast("list[int]", batch.column("lsn").to_pylist())
     ]
     count = 0
-    for some, theirs in steps(numbers[lsns.searchsorted(matched)].tolist(), matched):
+    for some, theirs in steps(found.numbers[found.lsns.searchsorted(matched)].tolist(), matched):
         count += call(partial(drop, sow, some, theirs), caller.gone)
     return {"removed": count}
 

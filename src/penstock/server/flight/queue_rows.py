@@ -25,11 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import NotFound
-from penstock.history.history import Batches, History, Past, limited
+from penstock.history.history import Batches, History, limited
 from penstock.records.chunks import Chunk
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
-from penstock.wire.flight.codec import constant, present
+from penstock.wire.flight.codec import constant
 from penstock.wire.flight.commands import CONTENT_DEFAULT, MESSAGES, PLAN_DEFAULT, Plan, QueueContent, select
 from penstock.wire.flight.failures import PASSED
 from penstock.wire.flight.tickets import STATES
@@ -92,14 +92,14 @@ def unpack(parts: Sequence[Any], packed: dict[str, Any]) -> list[Part]:
     return out
 
 
-def content(command: QueueContent, parts: Sequence[Part], log: Past, history: History) -> tuple[pa.Schema, Batches]:
+def content(command: QueueContent, parts: Sequence[Part], history: History) -> tuple[pa.Schema, Batches]:
     """The rows of a snapshot, each state in log order."""
     schema = select(MESSAGES, command.columns or CONTENT_DEFAULT)
-    rows = _content(command, parts, log, history, schema)
+    rows = _content(command, parts, history, schema)
     return schema, rows if command.limit is None else limited(rows, command.limit)
 
 
-def _content(command: QueueContent, parts: Sequence[Part], log: Past, history: History, schema: pa.Schema) -> Batches:
+def _content(command: QueueContent, parts: Sequence[Part], history: History, schema: pa.Schema) -> Batches:
     for state in command.states:
         mine = [part for part in parts if part.state == state and len(part.chunk)]
         if not mine:
@@ -117,10 +117,10 @@ def _content(command: QueueContent, parts: Sequence[Part], log: Past, history: H
                 "state": partial(constant, pa.string(), state, batch.num_rows),
                 "attempt": partial(cast, "pa.Array[Any]", there),
             }
-            yield present(batch, schema, log.origin, history.exchange_of, extra)
+            yield history.present(batch, schema, extra)
 
 
-def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History) -> tuple[pa.Schema, Batches]:
+def planned(command: Plan, chunks: Sequence[Chunk], history: History) -> tuple[pa.Schema, Batches]:
     """One part of a planned batch, settled or not, as long as the log has its rows."""
     schema = select(MESSAGES, command.columns or PLAN_DEFAULT)
     lsns = np.concatenate([lsns_of(chunk) for chunk in chunks]) if chunks else np.zeros(0, np.int64)
@@ -129,17 +129,17 @@ def planned(command: Plan, chunks: Sequence[Chunk], log: Past, history: History)
         high = len(lsns) * (command.part + 1) // command.parts
         mine = lsns[low:high]
     else:
-        mine = rows_of_part(lsns, command.key, command.part, command.parts, log, history)
+        mine = rows_of_part(lsns, command.key, command.part, command.parts, history)
     rows = history.rows_at(mine)
-    return schema, _complete(rows, schema, log, history, command, len(mine))
+    return schema, _complete(rows, schema, history, command, len(mine))
 
 
-def _complete(rows: Batches, schema: pa.Schema, log: Past, history: History, command: Plan, wanted: int) -> Batches:
+def _complete(rows: Batches, schema: pa.Schema, history: History, command: Plan, wanted: int) -> Batches:
     """The rows, and an error at the end if the log does not have them all any more."""
     found = 0
     for batch in rows:
         found += batch.num_rows
-        yield present(batch, schema, log.origin, history.exchange_of)
+        yield history.present(batch, schema)
     if found < wanted and not history.gone():
         raise NotFound(
             f"stream {command.stream!r} batch {command.batch}: the log holds {found} of {wanted} messages; "
@@ -170,20 +170,20 @@ _kept: OrderedDict[tuple[int, str, bytes], _Known] = OrderedDict()
 _guard = threading.Lock()
 
 
-def rows_of_part(lsns: Ints, key: str, part: int, parts: int, log: Past, history: History) -> Ints:
+def rows_of_part(lsns: Ints, key: str, part: int, parts: int, history: History) -> Ints:
     """Of ascending LSNs those whose messages are of this part.
 
     A message that the log no longer has is of a part all the same, whose reader misses it.
     """
     if parts == 1 or not len(lsns):
         return lsns
-    name = (log.origin, key, sha256(lsns.tobytes()).digest())
+    name = (history.origin, key, sha256(lsns.tobytes()).digest())
     with _guard:
         known = _kept.setdefault(name, _Known(threading.Lock()))
         _kept.move_to_end(name)
     with known.lock:
         if known.sums is None:
-            sums = _sums(lsns, key, log, history)
+            sums = _sums(lsns, key, history)
             if history.gone():
                 return lsns[:0]  # nobody waits for them, and not all were looked at
             known.sums = sums
@@ -203,7 +203,7 @@ def _forget(newest: tuple[int, str, bytes]) -> None:
                 del _kept[name]
 
 
-def _sums(lsns: Ints, key: str, log: Past, history: History) -> Sums:
+def _sums(lsns: Ints, key: str, history: History) -> Sums:
     """A number for each message, the same for all of one key."""
     from penstock.expr import compile_value  # a sixth of the start of a child
 
@@ -212,7 +212,7 @@ def _sums(lsns: Ints, key: str, log: Past, history: History) -> Sums:
     known: dict[object, int] = {}
     rows: Batches = history.rows_at(lsns)
     for batch in rows:
-        shown: Any = present(batch, schema, log.origin, history.exchange_of)
+        shown: Any = history.present(batch, schema)
         places = np.searchsorted(lsns, batch.column("lsn").to_numpy())
         keys: Any = value.on_batch(shown)
         if pa.types.is_string(keys.type):

@@ -21,13 +21,13 @@ import pyarrow as pa
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.queue.queue import Queue
 from penstock.core.sow.select import order_of
-from penstock.history.history import Batches, History, Past
+from penstock.history.history import Batches, History
 from penstock.records.compute import lsns_of
 from penstock.records.dataclass import dataclass
 from penstock.server.flight.handover import Piece
-from penstock.server.views.record_query import Counts, Query, by_lsn, keys_of, run
+from penstock.server.views.record_query import Counts, Found, Query
 from penstock.server.views.row_source import read_by
-from penstock.wire.flight.codec import constant, present, text_column
+from penstock.wire.flight.codec import constant, text_column
 from penstock.wire.flight.commands import RECORDS, RECORDS_DEFAULT, Sow, select
 
 if TYPE_CHECKING:
@@ -64,29 +64,25 @@ def hold(engine: Engine, command: Sow) -> Callable[[], Held]:
     return listed
 
 
-def records(
-    command: Sow, held: Held, log: Past, history: History, counts: Counts | None = None
-) -> tuple[pa.Schema, Batches]:
+def records(command: Sow, held: Held, history: History, counts: Counts | None = None) -> tuple[pa.Schema, Batches]:
     """The rows of a query, whole.  Raises ExpressionError, InvalidArgument, before the first row.
 
     counts: what they came to, once they are read.
     """
     schema = select(RECORDS, command.columns or RECORDS_DEFAULT)
     query = Query(command.filter, order_of(command.order_by or None), command.top_n, command.skip_n, command.batch_size)
-    return schema, _records(command, query, held, log, history, schema, counts or Counts())
+    return schema, _records(command, query, held, history, schema, counts or Counts())
 
 
-def _records(
-    command: Sow, query: Query, held: Held, log: Past, history: History, schema: pa.Schema, counts: Counts
-) -> Batches:
-    keyed, (numbers, lsns) = held.given if held.keyed else None, by_lsn(held.numbers, held.lsns)
-    for batch in run(query, numbers, lsns, history, command.vhost, counts, keyed=keyed):
+def _records(command: Sow, query: Query, held: Held, history: History, schema: pa.Schema, counts: Counts) -> Batches:
+    found = Found(held.numbers, held.lsns, history, command.vhost, held.given if held.keyed else None)
+    for batch in found.run(query, counts):
         if held.keyed:
-            keys = keys_of(batch, numbers, lsns, given=held.given)
+            keys = found.keys_of(batch)
             extra = {"sow_key": partial(text_column, cast("list[str]", keys), len(keys))}
         else:
             extra = {"sow_key": partial(constant, pa.string(), None, batch.num_rows)}
-        yield present(batch, schema, log.origin, history.exchange_of, extra)
+        yield history.present(batch, schema, extra)
 
 
 def with_stats(rows: Iterator[Piece], schema: pa.Schema, counts: Counts) -> Iterator[Piece]:

@@ -209,17 +209,8 @@ class Getter(Receiver):
         self.bytes = 0
 
     @property
-    def gate(self) -> object:
-        return self
-
-    @property
     def user(self) -> str:
         return self._user
-
-    @property
-    def full(self) -> bool:
-        """Never: what it takes was asked for."""
-        return False
 
     # -- faults
 

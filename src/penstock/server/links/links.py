@@ -19,11 +19,11 @@ from penstock.core.links.telling import Telling
 from penstock.errors import InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from penstock.expr import TopicPattern
 from penstock.records.chunks import LSN_LIMIT
-from penstock.records.event_actions import LINK, DowngradeStep
+from penstock.records.event_actions import LINK, DowngradeStep, LinkEvent, UpgradeStep
 from penstock.records.message_types import typed
 from penstock.records.schema import SITES_MOST
 from penstock.server.base.faults import Chore, Told
-from penstock.server.flight.handover import Abandoned
+from penstock.server.flight.handover import Abandoned, Handover
 from penstock.server.links.calling import hello_words
 from penstock.server.links.receiving import Incoming
 from penstock.server.links.sending import Outgoing
@@ -32,9 +32,7 @@ from penstock.wire.flight.linking import ask_words, enquiry_words
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, LinkTopic
     from penstock.config.settings import Settings
-    from penstock.records.event_actions import LinkEvent, UpgradeStep
     from penstock.server.engine import Engine
-    from penstock.server.flight.handover import Handover
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from penstock.errors import InvalidArgument, LogBroken, PenstockError, Precondit
 from penstock.records.schema import CARRIED
 from penstock.server.base.faults import TOLD
 from penstock.server.flight.downstream import Downstream
-from penstock.server.flight.handover import Answer
+from penstock.server.flight.handover import Answer, Handover
 from penstock.wire.flight.linking import LINKED, SAID, Said, Welcome, read_rows, read_said
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from penstock.server.flight.arriving import Arriving
     from penstock.server.flight.calls import Caller, Slot
-    from penstock.server.flight.handover import Handover
     from penstock.server.links.home import Hearing
     from penstock.wire.flight.commands import Link
     from penstock.wire.flight.received import Bounds

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from penstock.core.links.parcels import SPANS_MOST, Parcel
 from penstock.core.links.sharing import Site
-from penstock.core.links.telling import spans_in
+from penstock.core.links.telling import Telling, spans_in
 from penstock.errors import PenstockError, PreconditionFailed, Unavailable
 from penstock.history.history import joined
 from penstock.log.record_batches import joined as as_one
@@ -37,7 +37,6 @@ from penstock.wire.flight.linking import BEAT, LEVEL, Welcome
 if TYPE_CHECKING:
     from penstock.config.links import LinkSection, Target
     from penstock.core.links.lasting import LinkState
-    from penstock.core.links.telling import Telling
     from penstock.server.links.home import Sender
 
 logger = logging.getLogger("penstock.links")

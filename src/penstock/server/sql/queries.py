@@ -9,7 +9,6 @@ messages are; the rows come from the bulk child.  A statement ends when its call
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from penstock.server.flight.calls import Caller
     from penstock.server.people.entitlements import Rights
     from penstock.wire.flight.commands import Get
-
-logger = logging.getLogger("penstock.sql")
 
 Rows = tuple[pa.Schema, Iterator[pa.RecordBatch]]
 Read = Callable[["Caller", "Get"], Rows]

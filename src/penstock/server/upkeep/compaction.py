@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.core.state.capture import held_from, needed_pairs
-from penstock.core.state.lsns import count
+from penstock.core.state.lsns import Ints, count
 from penstock.errors import LogDamaged, Unavailable
 from penstock.log.name_index import build
 from penstock.log.rewrite import Made, Old, Order, drop, rewrite
@@ -33,7 +33,6 @@ from penstock.records.dataclass import dataclass
 
 if TYPE_CHECKING:
     from penstock.core.state.durable import DurableState
-    from penstock.core.state.lsns import Ints
     from penstock.log.catalog import SegmentInfo
     from penstock.records.chunks import Chunk
     from penstock.server.base.runtime import Runtime

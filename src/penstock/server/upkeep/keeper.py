@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.config.settings import FOREVER
+from penstock.config.settings import FOREVER, LogSection
 from penstock.errors import PenstockError, Unavailable
 from penstock.log.catalog import SegmentInfo
 from penstock.log.rewrite_plan import Aims
@@ -26,7 +26,6 @@ from penstock.server.upkeep.compaction import Compaction, Elsewhere
 from penstock.server.upkeep.retention import SHARE, Retirement, in_words, ruling, unsaid
 
 if TYPE_CHECKING:
-    from penstock.config.settings import LogSection
     from penstock.core.state.capture import Snapshot
     from penstock.core.state.durable import DurableState
     from penstock.server.base.runtime import Runtime

@@ -30,7 +30,7 @@ from penstock.log.archive.repairing import rebuilt
 from penstock.log.catalog import Catalog, SegmentInfo, describe
 from penstock.log.log import Log
 from penstock.log.reader import Reader, Vias
-from penstock.log.recover import choose_start, open_segments, replayed_after, tables
+from penstock.log.recover import Start, choose_start, open_segments, replayed_after, tables
 from penstock.log.rewrite import Made, Old, Order, rewrite
 from penstock.log.rewrite_plan import Aims, Facts, Task, plan
 from penstock.log.writer import LogSettings
@@ -42,7 +42,6 @@ from penstock.server.bulk import NO_DATA_FOLDER
 from penstock.server.upkeep.remembered import Known, forget, is_older, known_in, refuse_older, remember
 
 if TYPE_CHECKING:
-    from penstock.log.recover import Start
     from penstock.ports import Clock, Disk
 
 

@@ -10,18 +10,15 @@ what is archived in the wrong place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from penstock.errors import InvalidArgument, LogDamaged, told_as
-from penstock.log.archive.manifest import AGAIN
+from penstock.log.archive.manifest import AGAIN, Manifest
 from penstock.ports import SMALL, Disk, read_whole, replace_whole
 from penstock.replication.messages import ARCHIVE
 from penstock.wire.fields import Fields, read_json
-
-if TYPE_CHECKING:
-    from penstock.log.archive.manifest import Manifest
 
 
 class Known(NamedTuple):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -258,7 +257,7 @@ PORTION_BYTES = 16 << 20
 """Bytes of an ordered answer that are read together: for each portion the log is looked through once."""
 
 
-class _Found:
+class _Seen:
     """Rows that were looked at in the log's order, to be read again in another one."""
 
     def __init__(self, history: History) -> None:
@@ -329,34 +328,60 @@ class Counts:
         self.compared, self.matches, self.returned = (told[name] for name in self.plain())
 
 
-def run(
-    query: Query,
-    numbers: Numbers,
-    lsns: Ints,
-    history: History,
-    vhost: str,
-    counts: Counts,
-    *,
-    keyed: bool | None = None,
-) -> Batches:
-    """The rows of an answer, in the log's columns, no more than `batch_size` a batch.
+@dataclass(slots=True)
+class Found:
+    """The present record of each key of a topic, or messages of a queue, which have no keys; the oldest first."""
 
-    numbers, lsns: of all keys, as `by_lsn` gives them.
-    keyed: the rows are records, whose keys the filter may ask for: True, publishers give them; None, they are messages.
-    """
-    rows = _counted(history.rows_at(lsns), counts)
-    if query.filter is not None:
-        keys = None if keyed is None else partial(keys_of, numbers=numbers, lsns=lsns, given=keyed)
-        rows = history.matching(rows, query.filter, vhost, keys)
-    terms = parse_order(query.order_by or None)
-    if terms or query.top_n is not None:
-        rows = _ordered(query, terms, rows, numbers, lsns, history, vhost, counts)
-    else:
-        rows = _matches(rows, counts)
-    for batch in rows:
-        counts.returned += batch.num_rows
-        for start in range(0, batch.num_rows, query.batch_size):
-            yield batch.slice(start, query.batch_size)
+    numbers: Numbers  # of keys
+    lsns: Ints
+    history: History
+    vhost: str
+    given: bool | None = None  # whether publishers give the keys; None: they are messages
+
+    def __post_init__(self) -> None:
+        order = np.argsort(self.lsns)
+        self.numbers, self.lsns = self.numbers[order], self.lsns[order]
+
+    def run(self, query: Query, counts: Counts) -> Batches:
+        """The rows of an answer, in the log's columns, no more than `batch_size` a batch."""
+        rows = _counted(self.history.rows_at(self.lsns), counts)
+        if query.filter is not None:
+            keys = None if self.given is None else self.keys_of
+            rows = self.history.matching(rows, query.filter, self.vhost, keys)
+        terms = parse_order(query.order_by or None)
+        ordered = terms or query.top_n is not None
+        for batch in self._ordered(query, terms, rows, counts) if ordered else _matches(rows, counts):
+            counts.returned += batch.num_rows
+            for start in range(0, batch.num_rows, query.batch_size):
+                yield batch.slice(start, query.batch_size)
+
+    def _ordered(self, query: Query, terms: Sequence[Term], rows: Batches, counts: Counts) -> Batches:
+        most = None if query.top_n is None else query.top_n + query.skip_n
+        ordered, seen = Ordered(terms, most), _Seen(self.history)
+        for batch in rows:
+            counts.matches += batch.num_rows
+            ordered.add(self.numbers_of(batch), seen.add(batch), values_of(terms, batch, self.vhost))
+        return seen.rows(ordered.lsns()[query.skip_n :])
+
+    def page(self, window: Window, filter: str | None, terms: Sequence[Term]) -> Batches:
+        """All that match are given their place; the rows of the page."""
+        rows: list[tuple[int, int, Sequence[object]]] = []
+        seen = _Seen(self.history)
+        for batch in self.run(Query(filter), Counts()):
+            own, columns = seen.add(batch), values_of(terms, batch, self.vhost)
+            values = zip(*columns, strict=True) if columns else [()] * len(own)
+            rows += zip(self.numbers_of(batch), own, values, strict=True)
+        return seen.rows(window.fill(rows))  # type: ignore[arg-type]  # values of expressions
+
+    def numbers_of(self, batch: pa.RecordBatch) -> list[int]:
+        """The key of each row."""
+        return cast("list[int]", self.numbers[np.searchsorted(self.lsns, batch.column("lsn").to_numpy())].tolist())
+
+    def keys_of(self, batch: pa.RecordBatch) -> list[str | None]:
+        """The key of each row as people see it: the number, or what the publisher gave."""
+        if self.given:
+            return [given_key(data) for data in cast("list[bytes]", batch.column("properties").to_pylist())]
+        return [str(number) for number in self.numbers_of(batch)]
 
 
 def _counted(rows: Batches, counts: Counts) -> Batches:
@@ -371,24 +396,6 @@ def _matches(rows: Batches, counts: Counts) -> Batches:
         yield batch
 
 
-def _ordered(
-    query: Query,
-    terms: Sequence[Term],
-    rows: Batches,
-    numbers: Numbers,
-    lsns: Ints,
-    history: History,
-    vhost: str,
-    counts: Counts,
-) -> Batches:
-    most = None if query.top_n is None else query.top_n + query.skip_n
-    ordered, found = Ordered(terms, most), _Found(history)
-    for batch in rows:
-        counts.matches += batch.num_rows
-        ordered.add(_numbers_of(batch, numbers, lsns), found.add(batch), values_of(terms, batch, vhost))
-    return found.rows(ordered.lsns()[query.skip_n :])
-
-
 def values_of(terms: Sequence[Term], batch: pa.RecordBatch, vhost: str) -> list[list[Any]]:
     """For each term the value of each row."""
     if not terms:
@@ -399,27 +406,6 @@ def values_of(terms: Sequence[Term], batch: pa.RecordBatch, vhost: str) -> list[
     own = cast("list[int]", batch.column("lsn").to_pylist())
     times = cast("list[int]", batch.column("time").cast(pa.int64()).to_pylist())
     return [term.value.values(bodies, headers, topics, lsns=own, times=times) for term in terms]
-
-
-def by_lsn(numbers: Numbers, lsns: Ints) -> tuple[Numbers, Ints]:
-    """Keys and the present record of each, the oldest record first."""
-    order = np.argsort(lsns)
-    return numbers[order], lsns[order]
-
-
-def _numbers_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints) -> list[int]:
-    """The key of each row.  numbers, lsns: of all keys, as `by_lsn` gives them."""
-    return cast("list[int]", numbers[np.searchsorted(lsns, batch.column("lsn").to_numpy())].tolist())
-
-
-def keys_of(batch: pa.RecordBatch, numbers: Numbers, lsns: Ints, *, given: bool) -> list[str | None]:
-    """The key of each row as people see it: the number, or what the publisher gave.
-
-    numbers, lsns: of all keys, as `by_lsn` gives them.
-    """
-    if given:
-        return [given_key(data) for data in cast("list[bytes]", batch.column("properties").to_pylist())]
-    return [str(number) for number in _numbers_of(batch, numbers, lsns)]
 
 
 TOLD_BYTES = 256 << 10
@@ -438,34 +424,11 @@ def portions(
 ) -> Iterator[list[Event]]:
     """Records that match, or those on the page, which is filled then; in the order that `terms` say."""
     assert isinstance(taken, Snapshot)
-    numbers, lsns = by_lsn(*taken.arrays())
-    history = History(log, gone, TOLD_BYTES)
+    found = Found(*taken.arrays(), History(log, gone, TOLD_BYTES), sow.vhost)
     order = tuple(f"{term.value.text} {'DESC' if term.descending else 'ASC'}" for term in terms)
-    if window is None:
-        rows = run(Query(filter, order, batch_size=size), numbers, lsns, history, sow.vhost, Counts())
-    else:
-        rows = _of_page(window, filter, terms, numbers, lsns, history, sow.vhost)
-    for batch in rows:
-        yield list(_events(batch, _numbers_of(batch, numbers, lsns), sow))
-
-
-def _of_page(
-    window: Window,
-    filter: str | None,
-    terms: Sequence[Term],
-    numbers: Numbers,
-    lsns: Ints,
-    history: History,
-    vhost: str,
-) -> Batches:
-    """All that match are given their place; the rows of the page."""
-    rows: list[tuple[int, int, Sequence[object]]] = []
-    found = _Found(history)
-    for batch in run(Query(filter), numbers, lsns, history, vhost, Counts()):
-        own, columns = found.add(batch), values_of(terms, batch, vhost)
-        values = zip(*columns, strict=True) if columns else [()] * len(own)
-        rows += zip(_numbers_of(batch, numbers, lsns), own, values, strict=True)
-    return found.rows(window.fill(rows))  # type: ignore[arg-type]  # values of expressions
+    query = Query(filter, order, batch_size=size)
+    for batch in found.run(query, Counts()) if window is None else found.page(window, filter, terms):
+        yield list(_events(batch, found.numbers_of(batch), sow))
 
 
 def _events(batch: pa.RecordBatch, numbers: Sequence[int], sow: Sow) -> Iterator[Event]:

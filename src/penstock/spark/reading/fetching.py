@@ -46,7 +46,6 @@ from penstock.spark.reading.parts import (
 )
 from penstock.spark.record_batches import batch_of, by_name, column, values
 from penstock.spark.remote import Again, Remote, behind, followers, has_every_row, remote
-from penstock.wire.flight.codec import present
 from penstock.wire.flight.commands import MESSAGES, LogRange, Replay, select
 from penstock.wire.flight.failures import PASSED
 
@@ -406,7 +405,7 @@ def file_rows(
     place = {**named, "exchange": exchange, "from": start, "to": end}
     view, _ = located(server, fail_on_data_loss, vhost=server.vhost, **place)
     history, schema = History(view, _never), select(MESSAGES, tuple(columns))
-    return (present(batch, schema, view.origin, history.exchange_of) for batch in history.rows_at(lsns))
+    return (history.present(batch, schema) for batch in history.rows_at(lsns))
 
 
 def _never() -> bool:
