@@ -261,10 +261,10 @@ class Conflation(Generic[K, V]):
         """The key leaves: whether a change of it waited, which is not told now."""
         return self._waiting.pop(key, None) is not None
 
-    def due(self, now: int) -> list[V]:
-        """What is to be told by now, in the order of the first changes."""
+    def due(self, now: int, most: int) -> list[V]:
+        """The first of what is to be told by now, in the order of the first changes."""
         out: list[V] = []
-        while self._due and self._due[0][0] <= now:
+        while self._due and self._due[0][0] <= now and len(out) < most:
             due, key = self._due.popleft()
             held = self._waiting.get(key)
             if held is not None and held[0] == due:

@@ -213,10 +213,19 @@ WAITING_MOST = 10_000
 """Changes that wait for a slow reader, each for itself; of more only the last of each row."""
 
 
-class RowSource(Source[list[Event]]):
-    """The rows of a view or a conflated topic."""
+class _InTurns(Source[list[Event]]):
+    """Gives some in each turn of the server: others have theirs."""
 
     _reader: Reader[list[Event]]
+    _waits = False  # for the next turn in which there is time
+
+    def _go_on(self) -> None:
+        self._waits = False
+        self._reader.step()
+
+
+class RowSource(_InTurns):
+    """The rows of a view or a conflated topic."""
 
     def __init__(
         self,
@@ -246,8 +255,7 @@ class RowSource(Source[list[Event]]):
         parse_order(wish.order_by or None)
         self._topic = Topic(shown.vhost, "", name)
         self._closed: Callable[[], None] | None = closed or (lambda: None)
-        self._changed = changed
-        self._turns, self._waits = turns, False  # whether it waits for the next one
+        self._changed, self._turns = changed, turns
         self._ended: PenstockError | None = None
         self._first: Snapshot | None = None  # rows that there were, from `_at` on to be given
         self._at = 0
@@ -307,10 +315,6 @@ class RowSource(Source[list[Event]]):
             self._first = found
         self._reader.step()
 
-    def _go_on(self) -> None:
-        self._waits = False
-        self._reader.step()
-
     def _tell(self, changes: Sequence[RowChange]) -> None:
         there = [change.body for change in changes if change.body is not None]
         passed = iter([True] * len(there) if self._filter is None else self._filter.matches(there))
@@ -346,7 +350,7 @@ class RowSource(Source[list[Event]]):
         return Event(kind, 0, key, self._topic, 0, self._clock.wall(), EMPTY, body, reason)
 
 
-class Conflated(Source[list[Event]]):
+class Conflated(_InTurns):
     """Another source's events: what changes within an interval is told once, at its end.
 
     The rows there are come at once.  A row that leaves before its change was told is not told of, and one that leaves
@@ -354,8 +358,6 @@ class Conflated(Source[list[Event]]):
 
     What waits is the subscriber's to have: where it is more than he may take the source ends.
     """
-
-    _reader: Reader[list[Event]]
 
     def __init__(
         self,
@@ -393,12 +395,19 @@ class Conflated(Source[list[Event]]):
                 self._ready.append(found)
             else:
                 self._put(found)
-        if not self._ready:
-            due = self._waiting.due(self._alarms.clock.mono())
+        if not self._ready and (due := self._due()):
             self._bytes -= sum(map(_cost, due))
             self._tell(self._keys_of(due))
             self._ready += due
         return first_of(self._ready, room)
+
+    def _due(self) -> list[Event]:
+        """A portion of what is due, if there is time for it in this turn; else it comes in another."""
+        now, next_due = self._alarms.clock.mono(), self.next_due()
+        if next_due is None or next_due > now:
+            return []
+        self._waits = self._alarms.turns.late(self._go_on)
+        return [] if self._waits else self._waiting.due(now, PORTION)
 
     def close(self) -> None:
         self._alarms.remove(self)
@@ -436,7 +445,7 @@ class Conflated(Source[list[Event]]):
 
     def next_due(self) -> int | None:
         """When to `tick` next, monotonic microseconds; what is due waits for the reader while something is ready."""
-        return None if self._ready else self._waiting.next_due()
+        return None if self._ready or self._waits else self._waiting.next_due()
 
     def tick(self, now: int) -> None:
         self._reader.step()

@@ -32,7 +32,7 @@ class Alarms:
     """Those that are set: one that fails is put off alone.  All methods belong to the loop's thread."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.clock = runtime.clock
+        self.clock, self.turns = runtime.clock, runtime.turns
         self.changed = runtime.arm  # an alarm is due at another time: see that it is looked at
         self.all: dict[Alarm, Chore] = {}
         self.faults = runtime.faults
