@@ -121,3 +121,12 @@ def test_what_is_due_to_a_crowd_of_conflated_subscribers_comes_in_many_turns(
             broker.advance(1.0)
         (rows,) = {tuple(one.rows) for one in crowd.all}
         assert len(rows) == ROWS
+
+
+def test_a_change_of_a_view_comes_to_a_crowd_in_many_turns() -> None:
+    with Broker(SETTINGS) as broker:
+        crowd = Crowd(broker)
+        crowd.follow("groups", Wish(oof=True))
+        with crowd.in_turns():
+            broker.publish("orders", orjson.dumps({"id": 1, "group": 1}))
+        assert all(list(one.rows) == ["[1]"] for one in crowd.all)

@@ -44,8 +44,9 @@ from penstock.server.flight.streams import refuse_lost
 from penstock.server.follow import Follow
 from penstock.server.people.access import Charge
 from penstock.server.views.conflated import ConflatedTopic, interval_of
+from penstock.server.views.evaluating import adhoc_view, gather, gather_bodies
 from penstock.server.views.record_query import Counts, Event, Wish, selected
-from penstock.server.views.row_source import adhoc_view, chosen, gather, gather_bodies, places, positions
+from penstock.server.views.row_source import chosen, places, positions
 from penstock.server.views.shown import Live, Snapshot, snapshot_of
 from penstock.wire.flight.bookmarks import parse_span
 from penstock.wire.flight.codec import bookmark_column, lsn_column, message_batch, text_column

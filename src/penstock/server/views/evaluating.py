@@ -3,20 +3,26 @@ many of them at once as take a few milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import pyarrow as pa
 
 from penstock.core.view_contributions import AVAILABLE, AWAY, INACTIVE
 from penstock.core.view_feed import Arrived, Moved, Noted
-from penstock.core.view_groups import Elements, Given, Side, View
-from penstock.expr.batches import Table
+from penstock.core.view_groups import Elements, Given, Side, View, body_of
+from penstock.errors import InvalidArgument
+from penstock.expr.batches import BodyReader, Table, parsed
 from penstock.expr.bodies import body_type
+from penstock.expr.view_definition import Definition
 from penstock.records.chunks import as_chunk
-from penstock.records.entries import Rows
+from penstock.records.entries import Rows, Topic
 from penstock.records.message_bodies import listed
 from penstock.records.message_types import MessageType
+from penstock.records.properties import EMPTY
 
 if TYPE_CHECKING:
+    from penstock.history.history import Batches
     from penstock.server.views.shown import Live
 
 Into: TypeAlias = "View | Side"
@@ -124,3 +130,70 @@ def portion(lives: Sequence[Live], step: Moved) -> tuple[Moved, Moved | None]:
             return Moved(step.queue, step.verb, now, step.lsn), Moved(step.queue, step.verb, rest, step.lsn)
         room = max(room, 1)
     return step, None
+
+
+# -- an aggregated query: gathered once over rows of the log, and not kept up
+
+
+def adhoc_view(
+    source: str, projection: str | Sequence[str] | None, grouping: str | Sequence[str] | None, vhost: str
+) -> View | None:
+    """The view that an aggregated query asks for, weighed; None for a query that asks for none.
+
+    Errors: ExpressionError; InvalidArgument when only one of the two is there.
+    """
+    if projection is None and grouping is None:
+        return None
+    if projection is None or grouping is None:
+        raise InvalidArgument("projection and grouping go together: an aggregated query needs both")
+    select = (projection,) if isinstance(projection, str) else tuple(projection)
+    group_by = (grouping,) if isinstance(grouping, str) else tuple(grouping)
+    return View(Definition("", source, select, group_by, vhost=vhost), weighed=True)
+
+
+def gather_bodies(view: View, bodies: Sequence[bytes], pause: Callable[[], object]) -> list[bytes]:
+    """The rows of an ad-hoc view over JSON objects.  pause: called between portions, and raises where it is to end."""
+    for start in range(0, len(bodies), PORTION):
+        some = bodies[start : start + PORTION]
+        lsns = range(start + 1, start + 1 + len(some))
+        view.enter(view.read(Elements(lsns, [parsed(body) for body in some], some)))
+        pause()
+    view.flush()
+    return [body_of(view, row) for row in view.rows.values()]
+
+
+def gather(
+    view: View, rows: Batches, exchange_of: Callable[[int], str], kind: MessageType, pause: Callable[[], object] = int
+) -> list[bytes]:
+    """The rows of an ad-hoc view over messages in the log's columns, as JSON objects.
+
+    exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions, and raises where it is to end.
+    """
+    at, reader = 0, body_type(kind)
+    for batch in rows:
+        for start in range(0, batch.num_rows, PORTION):
+            part = batch.slice(start, PORTION)
+            view.enter(view.read(_elements(part, at + 1, exchange_of, reader)))
+            at += part.num_rows
+            pause()
+    view.flush()
+    return [body_of(view, row) for row in view.rows.values()]
+
+
+def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], reader: BodyReader) -> Elements:
+    """Positions are counted anew: rows of several states need not ascend."""
+    columns: dict[str, Any] = {name: batch.column(name) for name in ("body", "properties", "name", "via", "time")}
+    bodies = [body or b"" for body in cast("Iterable[bytes | None]", columns["body"].to_pylist())]
+    properties = [data or EMPTY for data in columns["properties"].to_pylist()]
+    topics = [
+        Topic("", "" if via is None else exchange_of(via), name)
+        for via, name in zip(columns["via"].to_pylist(), columns["name"].to_pylist(), strict=True)
+    ]
+    return Elements(
+        range(first, first + batch.num_rows),
+        reader.tables(bodies, properties),
+        bodies,
+        properties,
+        topics,
+        columns["time"].cast(pa.int64()).to_pylist(),
+    )

@@ -4,8 +4,7 @@ To a subscriber they come as events, as records do: the rows there are, then wha
 
 For rows in memory, as views have them; order and filter mean what they mean for records.
 
-A query by name is about what a queue or topic shows now; one with a projection and a grouping is gathered once over
-rows of the log, and not kept up.
+A query by name is about what a queue or topic shows now.
 """
 
 from __future__ import annotations
@@ -14,23 +13,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.core.queue.order.runs import view
 from penstock.core.queue.places import AVAILABLE
 from penstock.core.sow.holding import Sow
 from penstock.core.sow.select import Ordered, parse_order
 from penstock.core.view_feed import Conflation
-from penstock.core.view_groups import Elements, View, body_of
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.expr import compile_filter, compile_value
-from penstock.expr.batches import BodyReader, parsed
-from penstock.expr.bodies import body_type
 from penstock.expr.filter import Filter, Value
-from penstock.expr.view_definition import Definition
 from penstock.records.entries import Topic
 from penstock.records.message_types import JSON, MessageType, goes_on, typed
 from penstock.records.properties import EMPTY
@@ -41,7 +35,6 @@ if TYPE_CHECKING:
     from penstock.core.broker import Core
     from penstock.core.queue.queue import Queue
     from penstock.core.state.lsns import Ints
-    from penstock.history.history import Batches
     from penstock.ports import Clock
     from penstock.server.base.rounds import Turns
     from penstock.server.people.access import Charge
@@ -139,70 +132,6 @@ def topic_of(core: Core, vhost: str, name: str) -> Sow | None:
     return sow or by_name.get((vhost, "", name))
 
 
-def adhoc_view(
-    source: str, projection: str | Sequence[str] | None, grouping: str | Sequence[str] | None, vhost: str
-) -> View | None:
-    """The view that an aggregated query asks for, weighed; None for a query that asks for none.
-
-    Errors: ExpressionError; InvalidArgument when only one of the two is there.
-    """
-    if projection is None and grouping is None:
-        return None
-    if projection is None or grouping is None:
-        raise InvalidArgument("projection and grouping go together: an aggregated query needs both")
-    select = (projection,) if isinstance(projection, str) else tuple(projection)
-    group_by = (grouping,) if isinstance(grouping, str) else tuple(grouping)
-    return View(Definition("", source, select, group_by, vhost=vhost), weighed=True)
-
-
-def gather_bodies(view: View, bodies: Sequence[bytes], pause: Callable[[], object]) -> list[bytes]:
-    """The rows of an ad-hoc view over JSON objects.  pause: called between portions, and raises where it is to end."""
-    for start in range(0, len(bodies), PORTION):
-        some = bodies[start : start + PORTION]
-        lsns = range(start + 1, start + 1 + len(some))
-        view.enter(view.read(Elements(lsns, [parsed(body) for body in some], some)))
-        pause()
-    view.flush()
-    return [body_of(view, row) for row in view.rows.values()]
-
-
-def gather(
-    view: View, rows: Batches, exchange_of: Callable[[int], str], kind: MessageType, pause: Callable[[], object] = int
-) -> list[bytes]:
-    """The rows of an ad-hoc view over messages in the log's columns, as JSON objects.
-
-    exchange_of: of a `via`.  kind: of the bodies.  pause: called between portions, and raises where it is to end.
-    """
-    at, reader = 0, body_type(kind)
-    for batch in rows:
-        for start in range(0, batch.num_rows, PORTION):
-            part = batch.slice(start, PORTION)
-            view.enter(view.read(_elements(part, at + 1, exchange_of, reader)))
-            at += part.num_rows
-            pause()
-    view.flush()
-    return [body_of(view, row) for row in view.rows.values()]
-
-
-def _elements(batch: pa.RecordBatch, first: int, exchange_of: Callable[[int], str], reader: BodyReader) -> Elements:
-    """Positions are counted anew: rows of several states need not ascend."""
-    columns: dict[str, Any] = {name: batch.column(name) for name in ("body", "properties", "name", "via", "time")}
-    bodies = [body or b"" for body in cast("Iterable[bytes | None]", columns["body"].to_pylist())]
-    properties = [data or EMPTY for data in columns["properties"].to_pylist()]
-    topics = [
-        Topic("", "" if via is None else exchange_of(via), name)
-        for via, name in zip(columns["via"].to_pylist(), columns["name"].to_pylist(), strict=True)
-    ]
-    return Elements(
-        range(first, first + batch.num_rows),
-        reader.tables(bodies, properties),
-        bodies,
-        properties,
-        topics,
-        columns["time"].cast(pa.int64()).to_pylist(),
-    )
-
-
 PORTION = 1000
 """Events that are given at once."""
 
@@ -218,6 +147,11 @@ class _InTurns(Source[list[Event]]):
 
     _reader: Reader[list[Event]]
     _waits = False  # for the next turn in which there is time
+
+    def _late(self, turns: Turns) -> bool:
+        """Whether others come first: then it goes on in another turn."""
+        self._waits = self._waits or turns.late(self._go_on)
+        return self._waits
 
     def _go_on(self) -> None:
         self._waits = False
@@ -241,7 +175,7 @@ class RowSource(_InTurns):
         """The rows come once they are level.  ExpressionError; InvalidArgument for deltas and for a page.
 
         name: of their topic, if not that of what shows them.  closed: called once.  changed: a row that is told of
-        again as it was does not come.  turns: by which the rows that there are come; None: at once.
+        again as it was does not come.  turns: by which rows come; None: at once.
         """
         name = name or shown.name
         if wish.delta:
@@ -273,14 +207,13 @@ class RowSource(_InTurns):
     def next(self, room: int) -> list[Event] | Sign | None:
         if self._ended is not None:
             raise self._ended
-        if self._first is None:
-            return first_of(self.waiting, room)
-        if self._at == len(self._first):
+        if self._first is not None and self._at == len(self._first):
             self._first = None
             return Sign.LEVEL
-        if self._waits or (self._turns is not None and self._turns.late(self._go_on)):
-            self._waits = True
+        if self._turns is not None and (self._first is not None or self.waiting) and self._late(self._turns):
             return None
+        if self._first is None:
+            return first_of(self.waiting, room)
         some = self._first.part(self._at, self._at + min(room, PORTION))
         self._at += len(some)
         return [self._event("sow", key, body) for key, body in some] or None
@@ -406,8 +339,7 @@ class Conflated(_InTurns):
         now, next_due = self._alarms.clock.mono(), self.next_due()
         if next_due is None or next_due > now:
             return []
-        self._waits = self._alarms.turns.late(self._go_on)
-        return [] if self._waits else self._waiting.due(now, PORTION)
+        return [] if self._late(self._alarms.turns) else self._waiting.due(now, PORTION)
 
     def close(self) -> None:
         self._alarms.remove(self)
