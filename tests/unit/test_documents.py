@@ -205,14 +205,26 @@ def test_the_page_of_clients_has_every_difference() -> None:
 
 
 def test_the_page_of_clients_is_of_a_whole_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Where one failed, or was skipped for want of a RabbitMQ beside us, it stays as it is."""
+    """Where one failed, was not found, or was skipped for want of a RabbitMQ beside us, it stays as it is."""
     monkeypatch.setattr(clients_page, "PAGE", tmp_path / "clients.md")
     passed = {f"{run.files[0]}[{number}]": "passed" for number, run in enumerate(RUNS)}
     for run in RUNS:
+        mine = [name for name in passed if name.startswith(run.files)]
         for outcome in ("failed", *(() if run.lock else ("skipped",))):
-            other = dict.fromkeys((name for name in passed if name.startswith(run.files)), outcome)
-            assert not clients_page.write({**passed, **other}, {})
+            assert not clients_page.write({**passed, **dict.fromkeys(mine, outcome)}, {})
+        assert not clients_page.write({name: passed[name] for name in passed if name not in mine}, {})
     assert not clients_page.PAGE.exists()
+
+
+def test_the_page_of_clients_tells_of_cases_that_were_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(clients_page, "PAGE", tmp_path / "clients.md")
+    run = next(one for one in RUNS if one.client == "taskiq")
+    monkeypatch.setattr(clients_page, "RUNS", [run])
+    outcomes = {f"{run.files[0]}server]": "passed", f"{run.files[0]}rabbitmq]": "skipped"}
+    assert clients_page.write(outcomes, {})
+    assert "| 1 of 2 |" in clients_page.PAGE.read_text()
+    assert clients_page.write(dict.fromkeys(outcomes, "skipped"), {})
+    assert "| not run: its packages were not there |" in clients_page.PAGE.read_text()
 
 
 def test_the_page_of_clients_counts_every_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
