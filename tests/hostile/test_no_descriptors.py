@@ -207,6 +207,30 @@ def test_too_little_of_what_a_server_needs_is_refused_in_a_sentence(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ("ENOSPC", 1, "server.data {data} has no room: No space left on device"),
+        ("EFBIG", 1, "server.data {data} has no room: File too large"),
+        ("EIO", 5, "server.data {data} fails: Input/output error"),
+    ],
+)
+def test_a_disk_that_takes_nothing_as_a_server_starts_is_named(
+    tmp_path: Path, error: str, status: int, said: str
+) -> None:
+    """Not taken for the output; a member of a cluster that takes over starts so, too."""
+    (program := tmp_path / "full.py").write_text(
+        "import errno, os\nfrom penstock.cli.main import main\nfrom penstock.log.disk import OsFile\n"
+        f"def refused(*_): raise OSError(errno.{error}, os.strerror(errno.{error}))\n"
+        "OsFile.pwrite = OsFile.pwritev = refused\nmain()\n"
+    )
+    data = tmp_path / "data"
+    done = ran(str(program), "serve", "--data", str(data), "--amqp", "127.0.0.1:0", "--http", "off", "--flight", "off")
+    assert done.returncode == status
+    assert said.format(data=data) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_where_addresses_of_a_process_are_bounded_that_is_told_of_a_door_that_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -241,14 +241,14 @@ def _archived_here(data: str, folder: str | None, compression: str, topics: int,
     from penstock.log.archive import archive_disk
     from penstock.log.archive.file_writer import Form
     from penstock.log.archive.repairing import has_files
+    from penstock.log.room import told_of_disk
     from penstock.server.base.clock import SystemClock
-    from penstock.server.bulk.checks import told_when_full
     from penstock.server.upkeep.offline import archive as run
 
     disk = open_folder(data)
     place = folder if folder is not None else str(Path(data) / ARCHIVE_FOLDER)
     try:
-        with bar("LSNs") as show, told_when_full(place):
+        with bar("LSNs") as show, told_of_disk(f"the archive's folder {place}"):
             form = Form(compression, topics)
             _refuse_shared(place)
             target, others = archive_disk(place), has_files(place)

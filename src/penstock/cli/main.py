@@ -56,13 +56,13 @@ FILES: Mapping[str, str] = {
 WITH_PANDAS = {"bench", "expr", "pipeline", "worker", "--spark"}
 """Words of a command line that runs Spark or what others wrote.  All the rest does without, and saves loading it."""
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says of a file that takes nothing; of one without a name, as standard output is."""
+
 NO_FILE = (
-    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM,
 )  # fmt: skip
 """What the system says of files that a command names and nobody can look at or write, wherever it first does."""
-
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What it says of one that is open, as standard output is."""
 
 
 WrongUsage = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])

@@ -23,8 +23,9 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from penstock.errors import DataFolderInUse
 from penstock.log.room import out_of_space
@@ -97,14 +98,33 @@ _MOST_PIECES = 1024
 """IOV_MAX of Linux: what one call may be given."""
 
 
+P = ParamSpec("P")
+
+
+def _named(method: Callable[Concatenate[OsFile, P], T]) -> Callable[Concatenate[OsFile, P], T]:
+    """What the system says against it is told with the name of the file, as it is where one is opened."""
+
+    @wraps(method)
+    def call(file: OsFile, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(file, *args, **kwargs)
+        except OSError as error:
+            error.filename = error.filename or file.name
+            raise
+
+    return call
+
+
 class OsFile:
     """An open file.  Thread-safe: every call names its offset."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "name")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, name: str | None = None) -> None:
         self._fd = fd
+        self.name = name
 
+    @_named
     def pread(self, size: int, offset: int) -> bytes:
         """Up to `size` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(self._fd, size, offset)
@@ -117,6 +137,7 @@ class OsFile:
             got += len(data)
         return b"".join(pieces)
 
+    @_named
     def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """All of `data` at `offset`, or OSError.  A short write goes on where it stopped, until the system says why."""
         written = os.pwrite(self._fd, data, offset)
@@ -126,6 +147,7 @@ class OsFile:
         while written < len(view):
             written += os.pwrite(self._fd, view[written:], offset + written)
 
+    @_named
     def pwritev(self, pieces: Sequence[bytes | bytearray | memoryview], offset: int) -> None:
         """The pieces one after the other, or OSError.  Goes on after a short write as `pwrite` does."""
         for start in range(0, len(pieces), _MOST_PIECES):
@@ -139,6 +161,7 @@ class OsFile:
         """The descriptor, for who asks the system for more than this class does."""
         return self._fd
 
+    @_named
     def sync(self) -> None:
         """fdatasync."""
         os.fdatasync(self._fd)
@@ -146,10 +169,12 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    @_named
     def truncate(self, size: int) -> None:
         """Cut or extend with zeros."""
         os.ftruncate(self._fd, size)
 
+    @_named
     def allocate(self, size: int) -> None:
         """The blocks are the file's; nothing is written where the file system can give them so."""
         os.posix_fallocate(self._fd, 0, size)
@@ -190,7 +215,8 @@ class OsDisk:
         flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(lent(lambda: os.open(self._at(name), flags, 0o640)))
+        path = str(self._at(name))
+        return OsFile(lent(lambda: os.open(path, flags, 0o640)), path)
 
     def list(self, folder: str = "") -> list[str]:
         """Names of the files in a folder, sorted; an absent folder is empty."""

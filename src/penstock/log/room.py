@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import threading
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 
+from penstock.errors import DiskFull, Unavailable
 from penstock.ports import Disk, File
 from penstock.units import format_size
 
@@ -26,11 +28,26 @@ _BULK = 1 << 18
 NOT_LENT = 4
 """The part of the reserve that work which frees more leaves to the acks: one in so many."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+DISK_FAILS = _FULL | {errno.EIO, errno.EROFS}
+"""What the system says of a disk that takes nothing: an operator wants to know which, and nothing of our code."""
 
 
 def out_of_space(error: OSError) -> bool:
     """Whether waiting for space may help."""
     return error.errno in _FULL
+
+
+@contextmanager
+def told_of_disk(what: str) -> Generator[None]:
+    """DiskFull, or Unavailable, where the disk takes nothing on which `what` stands."""
+    try:
+        yield
+    except OSError as error:
+        if out_of_space(error):
+            raise DiskFull(f"{what} has no room: {error.strerror}") from error
+        if error.errno in DISK_FAILS:
+            raise Unavailable(f"{what} fails: {error.strerror}") from error
+        raise
 
 
 class Room:

@@ -21,6 +21,7 @@ from penstock.config.load import by_default, chosen
 from penstock.config.settings import Settings
 from penstock.log import disk as descriptors
 from penstock.log.disk import EXHAUSTED, lent
+from penstock.log.room import told_of_disk
 from penstock.server.app import App, Ready
 from penstock.server.base import allocator
 from penstock.server.base.progress import Show
@@ -119,7 +120,8 @@ async def _serve(server: App, ready_file: str | None) -> None:
         loop.add_signal_handler(name, stop)
     loop.add_signal_handler(signal.SIGHUP, server.look_again)
     try:
-        ready = await starting
+        with told_of_disk(f"server.data {server.settings.server.data}"):
+            ready = await starting
     except asyncio.CancelledError:
         if server.stopping.is_set():
             return

@@ -18,10 +18,10 @@ from penstock.log.archive.repairing import check
 from penstock.log.archive.row_groups import Archive, Piece, pieces
 from penstock.log.catalog import SegmentInfo
 from penstock.log.record_batches import make_batch
+from penstock.log.room import told_of_disk
 from penstock.log.simdisk import SimDisk
 from penstock.records.kinds import Kind
 from penstock.records.schema import COLUMNS
-from penstock.server.bulk.checks import told_when_full
 
 DAY = 86_400_000_000
 VIAS = {3: ("/", "events"), 4: ("other", "")}
@@ -225,7 +225,7 @@ def test_a_full_disk_is_told_as_one_and_leaves_the_archive_as_it_was() -> None:
     run.step()
     before = run.disk.files()
     full = Run(SimDisk(before, capacity=run.disk.used() + 3000), table, 4)
-    with pytest.raises(DiskFull, match="the archive's folder /a has no room"), told_when_full("/a"):
+    with pytest.raises(DiskFull, match="the archive's folder /a has no room"), told_of_disk("the archive's folder /a"):
         full.step()
     assert full.whole()
     tidy(full.disk, full.manifest())

@@ -35,6 +35,27 @@ class RealClock:
         return time.monotonic_ns() // 1000
 
 
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("pread", (1, 0)),
+        ("pwrite", (b"a", 0)),
+        ("pwritev", ([b"a"], 0)),
+        ("sync", ()),
+        ("truncate", (1,)),
+        ("allocate", (1,)),
+    ],
+)
+def test_what_the_system_says_against_an_open_file_names_it(
+    tmp_path: Path, method: str, arguments: tuple[object, ...]
+) -> None:
+    """As where one is opened: else nobody knows which of a thousand it was, or takes it for the output."""
+    disk = OsDisk(tmp_path)
+    os.mkfifo(tmp_path / "a")  # which has no places, and no disk below it
+    with pytest.raises(OSError, match=str(tmp_path / "a")):
+        getattr(disk.open("a"), method)(*arguments)
+
+
 def test_files_and_names(tmp_path: Path) -> None:
     disk = OsDisk(tmp_path / "deep" / "folder")
     disk.mkdir("log")

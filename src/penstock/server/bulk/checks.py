@@ -9,8 +9,7 @@ write are files that count for nothing yet.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -21,13 +20,13 @@ from penstock.core.audit_histories import Report
 from penstock.core.audit_log import Audit
 from penstock.core.state.durable import DurableState
 from penstock.core.state.fold import Fold
-from penstock.errors import DiskFull, LogDamaged
+from penstock.errors import LogDamaged
 from penstock.history.view import View, base_of, rows_of
 from penstock.log.archive import archive_disk
 from penstock.log.archive.manifest import Part
 from penstock.log.catalog import Segment
 from penstock.log.reader import decode
-from penstock.log.room import out_of_space
+from penstock.log.room import told_of_disk
 from penstock.log.segment import FOLDER, first_lsn
 from penstock.ports import Disk
 from penstock.records.compute import gathered
@@ -137,7 +136,7 @@ def run(
     writing = Writing(
         archive_disk(folder), Form(compression, topics), token, view.vias.known, view.origin, (start, end)
     )
-    with told_when_full(folder):
+    with told_of_disk(f"the archive's folder {folder}"):
         parts = writing.run(view.batches(start, end), lambda lsn: progress(lsn + 1 - start, end - start))
     return {"parts": [list(part) for part in parts]}
 
@@ -151,7 +150,7 @@ def merge(
 
     old = [Part(*one) for one in parts]
     total = sum(part.rows for part in old)
-    with told_when_full(folder):
+    with told_of_disk(f"the archive's folder {folder}"):
         made = merged(archive_disk(folder), old, Form(compression), token, lambda rows: progress(rows, total))
     return {"part": list(made)}
 
@@ -162,14 +161,3 @@ def check(request: Request, folder: str, progress: Progress) -> dict[str, object
 
     found = checked(archive_disk(folder), progress)
     return {} if found is None else {**found.told(), "damage": found.damage}
-
-
-@contextmanager
-def told_when_full(folder: str) -> Generator[None]:
-    """A disk without room is told as such."""
-    try:
-        yield
-    except OSError as error:
-        if out_of_space(error):
-            raise DiskFull(f"the archive's folder {folder} has no room: {error.strerror}") from error
-        raise

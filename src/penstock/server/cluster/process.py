@@ -8,7 +8,6 @@ says so, and then reads what the server writes there.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import secrets
@@ -28,6 +27,7 @@ from penstock.errors import InvalidArgument, PenstockError, Unavailable
 from penstock.log.committers import KernelSync
 from penstock.log.disk import OsDisk
 from penstock.log.replica import AHEAD, Beside, Replica
+from penstock.log.room import DISK_FAILS
 from penstock.replication.election import Outcome
 from penstock.replication.insync import InSync, Times
 from penstock.replication.register import ClusterState, decode
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DISK_FAILS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG})
-"""What the system says of a file that cannot be written: an operator wants to know which, and nothing of our code."""
 
 STRANGERS = Bounds(PATIENCE_S, sockets=32, per_address=16)
 """Of the stream's address."""
