@@ -28,6 +28,120 @@ def http() -> Iterator[Http]:
         yield Http(broker)
 
 
+def log_in(browser: Browser, http: Http, user: str = "guest", password: str = "guest") -> None:
+    browser.go(http.broker.http_url + "/")
+    browser.type("input[name=user]", user)
+    browser.type("input[name=password]", password)
+    browser.press("Log in")
+    browser.see("Deepest queues")
+
+
+def fill(browser: Browser, *values: str) -> None:
+    """The fields of the dialog that is open, in their order."""
+    script = (
+        "const all = [...document.querySelectorAll('dialog input, dialog textarea')].filter((f) => !f.readOnly);"
+        "all.forEach((f, i) => { f.value = arguments[0][i] }); return all.length"
+    )
+    assert browser.run(script, list(values)) == len(values)
+
+
+def test_an_operator_sees_and_changes_where_messages_go(http: Http, tmp_path: Path) -> None:
+    http.do("PUT", "exchanges/%2F/shop", {"type": "topic", "arguments": {"alternate-exchange": "amq.fanout"}}, 201)
+    http.do("PUT", f"exchanges/%2F/{quote(HOSTILE)}", {"type": "fanout", "durable": False, "auto_delete": True}, 201)
+    with Browser(tmp_path) as browser:
+        log_in(browser, http)
+        browser.press("Exchanges", "nav")
+        browser.see("10 of 10 exchanges, page 1 of 1")
+        browser.see("transient, auto-delete")
+        browser.type("input[type=search]", "sho")
+        browser.see("1 of 10 exchanges")
+        browser.press("shop")
+        browser.see('topic, {"alternate-exchange":"amq.fanout"}')
+        browser.see("0 bindings")
+
+        browser.press("Publish…")
+        fill(browser, "order.new", "first", "[]")
+        browser.press("Publish", "dialog")
+        browser.see("properties: no JSON object: []")
+        fill(browser, "order.new", "first", "")
+        browser.press("Publish", "dialog")
+        browser.see("No queue took it")
+        browser.press("Cancel", "dialog")
+        browser.press("Bind…")
+        fill(browser, "missing", "order.#", "")
+        browser.press("Bind", "dialog")
+        browser.see("no queue 'missing'")
+        fill(browser, "q", "order.#", '{"note": 1}')
+        browser.press("Bind", "dialog")
+        browser.see("q is bound to shop.")
+        browser.see('{"note":1}')
+        browser.press("Bind…")
+        browser.run("document.querySelector('dialog select').value = 'exchange'")
+        fill(browser, HOSTILE, "#", "")
+        browser.press("Bind", "dialog")
+        browser.see("2 bindings")
+        browser.press("Publish…")
+        fill(browser, "order.new", "first", '{"headers": {"region": "north"}}')
+        browser.press("Publish", "dialog")
+        browser.see("It was published, and a queue took it.")
+        assert http.broker.stats("q")["ready"] == 1
+
+        browser.press(HOSTILE)
+        browser.see("fanout, transient, auto-delete")
+        browser.see("1 binding, page 1 of 1")
+        browser.press("Unbind…")
+        browser.press("Unbind", "dialog")
+        browser.see("is not bound to shop by '#' any more")
+        browser.run("location.hash = arguments[0]", "#/queue/%2F/q")
+        browser.see("2 bindings, page 1 of 1")
+        buttons = "return [...document.querySelectorAll('main td.press')].map((cell) => cell.textContent)"
+        assert browser.run(buttons) == ["", "Unbind…"], "nobody is unbound from the exchange without a name"
+        browser.press("Unbind…")
+        browser.press("Unbind", "dialog")
+        browser.see("1 binding, page 1 of 1")
+        assert [one for one in browser.complaints() if "404" not in one] == []
+
+
+def test_an_operator_sees_and_changes_policies_and_sees_who_may_what(http: Http, tmp_path: Path) -> None:
+    http.do("PUT", "operator-policies/%2F/most", {"pattern": "^q$", "definition": {"max-length": 9}}, 201)
+    http.do("PUT", "users/ann", {"password": "secret", "tags": "monitoring"}, 201)
+    http.do("PUT", "permissions/%2F/ann", {"configure": "", "write": "^shop", "read": ".*"}, 201)
+    http.do("PUT", "user-limits/ann/max-channels", {"value": 12}, 204)
+    http.do("PUT", "vhost-limits/%2F/max-queues", {"value": 100}, 204)
+    with Browser(tmp_path) as browser:
+        log_in(browser, http)
+        browser.press("Policies", "nav")
+        browser.see("max-length 9")
+        browser.press("Add…")
+        fill(browser, "short", "/", "^q", "3", '{"max-length": "many"}')
+        browser.press("Add", "dialog")
+        browser.wait(lambda: browser.run("return document.querySelector('dialog .failed:not([hidden])')"), "a refusal")
+        fill(browser, "short", "/", "^q", "3", '{"max-length": 20, "message-ttl": 60000}')
+        browser.press("Add", "dialog")
+        browser.see("short holds.")
+        browser.see("max-length 20, message-ttl 60000")
+        assert http.get("queues/%2F/q")["penstock"]["settings"]["max_length"]["value"] == 9, "the stricter of both"
+        browser.press("Change…")
+        fill(browser, "^q", "4", '{"max-length": 5}')
+        browser.press("Change", "dialog")
+        browser.see("max-length 5")
+        assert http.get("policies/%2F/short")["priority"] == 4
+        browser.press("Remove…")
+        browser.press("Remove", "dialog")
+        browser.see("There is none.")
+        assert http.get("policies") == []
+
+        browser.press("Users", "nav")
+        for text in ("max-channels 12", "^shop", "max-queues 100", "monitoring"):
+            browser.see(text)
+        browser.press("Log out")
+        log_in(browser, http, "ann", "secret")
+        browser.press("Users", "nav")
+        refused = "return document.querySelectorAll('main .failed:not([hidden])').length"
+        browser.wait(lambda: browser.run(refused), "that she may not see it")
+        assert "guest" not in browser.text()
+
+
 def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
     for n in range(60):
         http.do("PUT", f"queues/%2F/jobs-{n:03}", {}, 201)
@@ -85,7 +199,7 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.see("was purged")
         assert http.broker.stats(HOSTILE)["ready"] == 0
 
-        for place in ("Topics", "Streams & pipelines", "Connections", "Log"):
+        for place in ("Topics", "Streams", "Connections", "Log"):
             browser.press(place, "nav")
             browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
         browser.see("segment")
@@ -119,7 +233,10 @@ def test_a_user_finds_his_way(http: Http, tmp_path: Path) -> None:
         browser.press("Queues", "nav")
         browser.wait(lambda: "It failed here." not in browser.text(), "the note of another place to go")
         browser.size(420, 800)
-        for place in ("", "queues", "queue/%2F/q", "sql"):
+        for place in (
+            "", "queues", "queue/%2F/q", "exchanges", "exchange/%2F/amq.topic", "policies", "users", "connections",
+            "sql",
+        ):  # fmt: skip
             browser.run("location.hash = arguments[0]", f"#/{place}")
             browser.wait(lambda: browser.run("return document.querySelector('main h1') !== null"), place)
             wide = "return document.documentElement.scrollWidth <= window.innerWidth"

@@ -4,26 +4,33 @@ import { Follower, ask, logIn, logOut, loggedIn, onRefused } from "./api.js";
 import { fill, h, legible, say, setText, unsay } from "./dom.js";
 import { cluster } from "./cluster.js";
 import { connections } from "./connections.js";
+import { exchange, exchanges } from "./exchanges.js";
 import { links } from "./links.js";
 import { log } from "./log.js";
 import { overview } from "./overview.js";
+import { policies } from "./policies.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
 import { sql } from "./sql.js";
 import { streams } from "./streams.js";
 import { topics } from "./topics.js";
+import { users } from "./users.js";
 
 const PLACES = [
   ["", "Overview", overview],
   ["queues", "Queues", queues],
+  ["exchanges", "Exchanges", exchanges],
+  ["policies", "Policies", policies],
   ["topics", "Topics", topics],
-  ["streams", "Streams & pipelines", streams],
+  ["streams", "Streams", streams],
   ["connections", "Connections", connections],
+  ["users", "Users", users],
   ["log", "Log", log],
   ["cluster", "Cluster", cluster],
   ["links", "Links", links],
   ["sql", "SQL", sql],
-  ["queue", null, queue],
+  ["queue", null, queue, "queues"],
+  ["exchange", null, exchange, "exchanges"],
 ];
 
 const top = document.getElementById("top");
@@ -50,10 +57,10 @@ function leave() {
 function go() {
   if (!loggedIn()) return showLogin();
   leave();
-  const [[name, title, open], names] = place();
+  const [[name, title, open, within], names] = place();
   top.hidden = false;
   fill(nav, PLACES.filter(([, shown]) => shown).map(([one, shown]) => h("a", {
-    href: `#/${one}`, "aria-current": one === name || (one === "queues" && name === "queue") ? "page" : null,
+    href: `#/${one}`, "aria-current": one === (within ?? name) ? "page" : null,
   }, shown)));
   present = open(...names);
   document.title = `${legible(present.title ?? title)} · Penstock`;

@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { Table, count, h, setText, size } from "./dom.js";
+import { every } from "./lists.js";
 
 const EVERY_MS = 2000;
 
@@ -40,12 +41,11 @@ export function cluster() {
       tables.hidden = true;
     }
   };
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load, EVERY_MS);
   return {
     title: "Cluster",
     node: h("div", {}, h("h1", {}, "Cluster"), h("section", { class: "box" }, told, tables)),
-    close: () => clearInterval(timer),
+    close: stop,
   };
 }
 

@@ -1,13 +1,11 @@
 // Connections over AMQP, and the consumers of every door: those over Flight have no connection of their own.
 
 import { ask } from "./api.js";
-import { Table, confirmed, count, h, moment, plural, queueAddress, say, setText } from "./dom.js";
-
-const EVERY_MS = 5000;
-const PAGE = 100;
+import { Table, confirmed, count, h, moment, queueAddress } from "./dom.js";
+import { paged, place } from "./lists.js";
 
 export function connections() {
-  const table = new Table({
+  const open = new Table({
     caption: "Connections", key: (row) => row.name, empty: "Nobody is connected over AMQP.",
     columns: [
       { title: "Connection", header: true, cell: (row) => row.name },
@@ -17,7 +15,7 @@ export function connections() {
       { title: "Channels", number: true, minor: true, cell: (row) => count(row.channels) },
       { title: "Client", minor: true, long: true, cell: (row) => [row.client_properties?.product, row.client_properties?.version].filter(Boolean).join(" ") },
       { title: "Since", minor: true, cell: (row) => moment(row.connected_at / 1000) },
-      { title: "", cell: (row) => h("button", { type: "button", "data-name": row.name }, "Close…") },
+      { title: "", button: "Close…", press: async (row) => { if (await closing(row.name)) lists.forEach((one) => one.load()); } },
     ],
   });
   const consumers = new Table({
@@ -32,59 +30,8 @@ export function connections() {
       { title: "State", cell: (row) => row.penstock.state ?? row.activity_status },
     ],
   });
-  const lists = [paged("connections", "connection", table), paged("consumers", "consumer", consumers)];
-  const load = () => lists.forEach((one) => one.load());
-  let later = null;
-  table.node.addEventListener("click", async (event) => {
-    const name = event.target.dataset?.name;
-    if (name && await closing(name)) load();
-  });
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
-  return {
-    title: "Connections",
-    node: h("div", {}, h("h1", {}, "Connections"),
-      h("section", { class: "box" }, table.node, lists[0].node),
-      h("section", { class: "box" }, h("h2", {}, "Consumers"), consumers.node, lists[1].node)),
-    event(kind) {
-      if (kind.startsWith("connection.") || kind.startsWith("consumer.")) {
-        clearTimeout(later);
-        later = setTimeout(load, 400);
-      }
-    },
-    close() {
-      clearInterval(timer);
-      clearTimeout(later);
-    },
-  };
-}
-
-// Shows a page of what a path lists in a table, with buttons for the others.
-function paged(path, noun, table) {
-  const found = h("span", { role: "status" });
-  const back = h("button", { type: "button", onclick: () => { page -= 1; load(); } }, "← Previous");
-  const on = h("button", { type: "button", onclick: () => { page += 1; load(); } }, "Next →");
-  let page = 1;
-  let told = false;
-
-  async function load() {
-    try {
-      const some = await ask(path, { query: { page, page_size: PAGE } });
-      table.show(some.items);
-      setText(found, `${plural(some.total_count, noun)}, page ${some.page} of ${some.page_count}`);
-      back.disabled = page <= 1;
-      on.disabled = page >= some.page_count;
-      told = false;
-    } catch (error) {
-      if (page > 1) {
-        page = 1;
-        load();
-      } else if (!told) say(error.message, true);
-      told = true;
-    }
-  }
-
-  return { load, node: h("p", { class: "pages" }, back, found, on) };
+  const lists = [paged("connections", "connection", open), paged("consumers", "consumer", consumers)];
+  return place({ title: "Connections", boxes: [[null, lists[0]], ["Consumers", lists[1]]], kinds: ["connection.", "consumer."] });
 }
 
 function closing(name) {

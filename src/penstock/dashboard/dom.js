@@ -78,14 +78,30 @@ export function shown(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+// The object that a user wrote as JSON; {} for nothing.
+export function object(what, text) {
+  if (!text.trim()) return {};
+  let value = null;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    // told below
+  }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error(`${what}: no JSON object: ${text.trim().slice(0, 80)}`);
+  return value;
+}
+
 // -- places
 
-export const queueAddress = (vhost, name) => `#/queue/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`;
+const address = (kind) => (vhost, name) => `#/${kind}/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`;
+export const queueAddress = address("queue");
+export const exchangeAddress = address("exchange");
 
 // -- tables
 
 // A table whose rows are kept by key: a refresh changes the texts that differ, so focus and selection stay.
-// columns: [{title, cell: row -> text or node, number, minor, sort}]; minor ones are left out of narrow windows.
+// columns: [{title, cell: row -> text or node, number, minor, sort}]; minor ones are left out of narrow windows.  One with
+// {button, press} has a button in each row that says so, and `press` is given the item.
 export class Table {
   constructor({ caption, columns, key, empty, sort, onSort }) {
     this.columns = columns;
@@ -94,7 +110,7 @@ export class Table {
     this.rows = new Map();
     this.onSort = onSort;
     this.heads = columns.map((column) => this.head(column));
-    this.body = h("tbody");
+    this.body = h("tbody", { onclick: (event) => this.press(event.target) });
     this.none = h("p", { class: "empty", hidden: true }, empty);
     this.node = h("div", { class: "table", tabindex: "0", role: "region", "aria-label": caption },
       h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body),
@@ -108,6 +124,11 @@ export class Table {
     return h("th", marks, h("button", { type: "button", class: "plain", onclick: () => this.onSort(column.sort) }, column.title));
   }
 
+  press(target) {
+    const cell = target.closest("td");
+    if (target.tagName === "BUTTON") this.columns[cell.cellIndex].press?.(this.items.get(cell.parentNode));
+  }
+
   mark({ by, reverse }) {
     this.columns.forEach((column, i) => {
       if (column.sort) this.heads[i].setAttribute("aria-sort", column.sort === by ? (reverse ? "descending" : "ascending") : "none");
@@ -117,13 +138,15 @@ export class Table {
   show(items) {
     const before = this.rows;
     this.rows = new Map();
+    this.items = new Map();
     let place = this.body.firstElementChild;
     for (const item of items) {
       const key = this.key(item);
       if (this.rows.has(key)) continue;
       const row = before.get(key) ?? h("tr", {}, this.columns.map((column) => h(column.header ? "th" : "td", { class: classes(column), scope: column.header ? "row" : null })));
       this.rows.set(key, row);
-      this.columns.forEach((column, i) => put(row.cells[i], column.cell(item)));
+      this.items.set(row, item);
+      this.columns.forEach((column, i) => put(row.cells[i], (column.cell ?? pressed)(item, column)));
       if (row === place) place = place.nextElementSibling;
       else this.body.insertBefore(row, place);
     }
@@ -133,8 +156,10 @@ export class Table {
 }
 
 function classes(column) {
-  return [column.number && "number", column.minor && "minor", column.long && "long"].filter(Boolean).join(" ") || null;
+  return [column.press && "press", column.number && "number", column.minor && "minor", column.long && "long"].filter(Boolean).join(" ") || null;
 }
+
+const pressed = (item, { button, shown: may }) => (may && !may(item) ? "" : h("button", { type: "button" }, button));
 
 function put(cell, value) {
   if (!(value instanceof Node)) setText(cell, value === null || value === undefined ? "" : String(value));

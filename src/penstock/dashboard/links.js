@@ -2,6 +2,7 @@
 
 import { ask } from "./api.js";
 import { Table, count, h, setText, size } from "./dom.js";
+import { every } from "./lists.js";
 
 const EVERY_MS = 2000;
 
@@ -32,11 +33,10 @@ export function links() {
       table.node.hidden = true;
     }
   };
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load, EVERY_MS);
   return {
     title: "Links",
     node: h("div", {}, h("h1", {}, "Links to other sites"), h("section", { class: "box" }, told, table.node)),
-    close: () => clearInterval(timer),
+    close: stop,
   };
 }

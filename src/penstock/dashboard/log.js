@@ -2,8 +2,7 @@
 
 import { ask } from "./api.js";
 import { Table, count, h, plural, say, setText, size } from "./dom.js";
-
-const EVERY_MS = 5000;
+import { every } from "./lists.js";
 
 export function log() {
   const table = new Table({
@@ -20,7 +19,7 @@ export function log() {
   });
   const told = h("p", { class: "note", role: "status" });
   const archive = h("pre", { hidden: true });
-  const load = async (first = false) => {
+  const load = async (quiet = false) => {
     try {
       const all = await ask("log");
       table.show(all.segments.toReversed());
@@ -29,15 +28,14 @@ export function log() {
       archive.hidden = all.archive === null;
       if (all.archive) setText(archive, `archive ${JSON.stringify(all.archive, null, 2)}`);
     } catch (error) {
-      if (first) say(error.message, true);
+      if (!quiet) say(error.message, true);
     }
   };
-  load(true);
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load);
   return {
     title: "Log",
     node: h("div", {}, h("h1", {}, "Log"), h("section", { class: "box" }, told, table.node, archive)),
-    event: (kind) => { if (kind.startsWith("log.")) load(); },
-    close: () => clearInterval(timer),
+    event: (kind) => { if (kind.startsWith("log.")) load(true); },
+    close: stop,
   };
 }

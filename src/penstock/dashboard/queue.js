@@ -3,8 +3,9 @@
 import { ask } from "./api.js";
 import { Chart, History } from "./chart.js";
 import { Table, confirmed, count, duration, fill, h, moment, plural, rate, say, setText, shown, size } from "./dom.js";
+import { bindings } from "./exchanges.js";
+import { every } from "./lists.js";
 
-const EVERY_MS = 5000;
 const PREVIEW = 500; // bytes of a body
 const HISTORIES = 20;
 
@@ -66,11 +67,13 @@ export function queue(vhost, name) {
   });
   const limits = h("p", { class: "note" });
   const sites = h("p", { class: "note" });
+  const bound = bindings("queueBindings", names);
   const peeked = peek(names);
   const pause = h("button", { type: "button", onclick: () => act(paused ? resuming : pausing) }, "Pause");
   let paused = false;
 
-  async function load() {
+  async function load(quiet = false) {
+    bound.load(quiet);
     try {
       const [all, why] = await Promise.all([ask("queue", { names }), ask("explain", { names })]);
       const more = all.penstock;
@@ -96,8 +99,8 @@ export function queue(vhost, name) {
       if (error.status === 404) {
         setText(badge, "there is no such queue");
         badge.className = "badge bad";
-        clearInterval(timer);
-      } else say(error.message, true);
+        stop();
+      } else if (!quiet) say(error.message, true);
     }
   }
 
@@ -141,8 +144,7 @@ export function queue(vhost, name) {
   const redriving = () => moving(names, "redrive");
   const movingOn = () => moving(names, "move");
 
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load);
   depth.draw(history);
   speed.draw(history);
 
@@ -161,6 +163,7 @@ export function queue(vhost, name) {
       peeked,
       h("div", { class: "pair" },
         h("section", { class: "box" }, h("h2", {}, "Consumers"), consumers.node),
+        h("section", { class: "box" }, h("h2", {}, "Bindings"), bound.node),
         h("section", { class: "box" }, h("h2", {}, "Settings that are not the default"), settings.node))),
     event(kind, data) {
       if (kind === "stats") {
@@ -176,9 +179,12 @@ export function queue(vhost, name) {
         history.add(data.time, [one.messages_ready, one.messages_unacknowledged, one.messages_delayed, one.publish_rate, one.deliver_rate, one.ack_rate]);
         depth.draw(history);
         speed.draw(history);
-      } else if (data.queue === name && data.vhost === vhost) load();
+      } else if (data.queue === name && data.vhost === vhost) load(true);
     },
-    close: () => clearInterval(timer),
+    close() {
+      stop();
+      bound.close();
+    },
   };
 }
 

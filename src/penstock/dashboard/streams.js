@@ -2,8 +2,8 @@
 
 import { ask } from "./api.js";
 import { Table, count, duration, h, rate, say, size } from "./dom.js";
+import { every } from "./lists.js";
 
-const EVERY_MS = 5000;
 const BECAME = { keep: "kept", drop: "dropped", "dead-letter": "put aside", fail: "stopped it" };
 
 // Each rule of `expect` that some row did not meet.
@@ -39,25 +39,22 @@ export function streams() {
       { title: "Error", long: true, minor: true, cell: (row) => row.error ?? row.waits_for ?? "" },
     ],
   });
-  let told = false;
-  const load = async () => {
+  const load = async (quiet) => {
     try {
       const [some, lines] = await Promise.all([ask("streams"), ask("pipelines")]);
       readers.show(some);
       pipelines.show(lines);
     } catch (error) {
-      if (!told) say(error.message, true);
-      told = true;
+      if (!quiet) say(error.message, true);
     }
   };
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load);
   return {
     title: "Streams and pipelines",
     node: h("div", {}, h("h1", {}, "Streams and pipelines"),
       h("section", { class: "box" }, h("h2", {}, "Streams"), readers.node),
       h("section", { class: "box" }, h("h2", {}, "Pipelines"), pipelines.node)),
-    event: (kind) => { if (kind.startsWith("stream.") || kind === "pipeline.changed") load(); },
-    close: () => clearInterval(timer),
+    event: (kind) => { if (kind.startsWith("stream.") || kind === "pipeline.changed") load(true); },
+    close: stop,
   };
 }

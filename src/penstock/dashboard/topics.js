@@ -2,8 +2,7 @@
 
 import { ask } from "./api.js";
 import { Table, count, h, say, size } from "./dom.js";
-
-const EVERY_MS = 5000;
+import { every } from "./lists.js";
 
 export function topics() {
   const keyed = new Table({
@@ -27,15 +26,14 @@ export function topics() {
     ],
   });
   const views = h("section", { class: "box" }, h("h2", {}, "Views and conflated topics"), made.node);
-  const load = () => {
-    ask("topics").then((rows) => keyed.show(rows), (error) => say(error.message, true));
+  const load = (quiet) => {
+    ask("topics").then((rows) => keyed.show(rows), (error) => quiet || say(error.message, true));
     ask("views").then((rows) => made.show(rows), (error) => { views.hidden = error.status === 401; });
   };
-  load();
-  const timer = setInterval(() => { if (!document.hidden) load(); }, EVERY_MS);
+  const stop = every(load);
   return {
     title: "Topics",
     node: h("div", {}, h("h1", {}, "Topics"), h("section", { class: "box" }, h("h2", {}, "Topics with a key"), keyed.node), views),
-    close: () => clearInterval(timer),
+    close: stop,
   };
 }

@@ -71,27 +71,50 @@ def test_every_path_that_the_scripts_use_is_one_of_the_api(http: Http) -> None:
         text = script.read_text()
         if script.name != "paths.js":
             assert not re.search(r'["`]/api/', text), script
-        for use in re.findall(r'\b(?:ask|send|all)\("(\w+)"', text):
+        for use in re.findall(r'\b(?:ask|send|all|paged|bindings)\("(\w+)"', text):
             assert use in PATHS, (script, use)
+
+
+def test_the_list_of_queues_asks_for_all_that_it_shows() -> None:
+    """It names the columns that it wants: what it shows of others is never there."""
+    text = (HOME / "queues.js").read_text()
+    asked = re.findall(r'^const COLUMNS = "([^"]+)"', text, re.MULTILINE)[0].split(",")
+    shown = {use.replace("?", "") for use in re.findall(r"\brow\.(\w+(?:\??\.\w+)*)", text)}
+    assert len(shown) > 8
+    assert {use for use in shown if not any(f"{use}.".startswith(f"{one}.") for one in asked)} == set()
 
 
 def test_every_path_that_the_scripts_use_answers(http: Http) -> None:
     """For a queue with a message; what changes something is given what the dialogs send."""
+    for name in ("q", "other"):
+        http.do("PUT", f"exchanges/%2F/{name}", {"type": "topic"}, 201)
     http.do("PUT", "queues/%2F/other", {}, 201)
     http.publish("q", '{"n": 1}')
+    binding = {"routing_key": "x", "arguments": {}}
+    policy = {"pattern": "^none$", "apply-to": "queues", "priority": 1, "definition": {"max-length": 9}}
     bodies = {
         "move": {"to": "other", "dry": True},
         "redrive": {"dry": True},
         "query": {"sql": "SELECT 1", "vhost": "/"},
+        "publish": {"routing_key": "x", "payload": "1", "payload_encoding": "string", "properties": {}},
+        "bindQueue": binding,
+        "bindExchange": binding,
+        "setPolicy": policy,
+        "setOperatorPolicy": policy,
     }
+    answers = {
+        "closeConnection": 404, "cluster": 404, "purge": 204, "query": 200, "bindQueue": 201, "bindExchange": 201,
+        "unbindQueue": 204, "unbindExchange": 204, "setPolicy": 201, "setOperatorPolicy": 201, "clearPolicy": 204,
+        "clearOperatorPolicy": 204,
+    }  # fmt: skip
+    names = {"vhost": "%2F", "name": "q", "source": "q", "destination": "other", "props": "x"}
     for use, path in PATHS.items():
         method, _, pattern = path.partition(" ")
         if use == "events":
             continue  # has tests of its own
-        plain = pattern.replace("{vhost}", "%2F").replace("{name}", "q").removeprefix("/api/")
+        plain = pattern.format(**names).removeprefix("/api/")
         answer = http.ask(method, plain, bodies.get(use, {} if method == "POST" else None))
-        wanted = {"closeConnection": 404, "cluster": 404, "purge": 204, "query": 200}.get(use, 200)  # it is in none
-        assert answer.status_code == wanted, (use, answer.text)
+        assert answer.status_code == answers.get(use, 200), (use, answer.text)
 
 
 def test_a_queue_tells_its_settings_and_where_they_are_from(http: Http) -> None:
