@@ -1,7 +1,7 @@
 // Exchanges, and one of them: what is bound to it, and what a message that is published there would do.
 
 import { ask } from "./api.js";
-import { Table, confirmed, exchangeAddress, h, object, queueAddress, shown } from "./dom.js";
+import { Table, confirmed, exchangeAddress, h, object, queueAddress, setText, shown } from "./dom.js";
 import { paged, place } from "./lists.js";
 
 const DEFAULT = "amq.default"; // how the exchange without a name is called in a path
@@ -36,8 +36,8 @@ export function exchange(vhost, name) {
   const about = h("p", { class: "note" });
   const out = bindings("bindingsFrom", names);
   const into = bindings("bindingsTo", names);
-  ask("exchange", { names }).then((one) => about.append([one.type, traits(one), one.policy && `policy ${one.policy}`,
-    empty(one.arguments) ? "" : shown(one.arguments)].filter(Boolean).join(", ")), (error) => about.append(error.message));
+  const tell = (one) => setText(about, [one.type, traits(one), one.policy && `policy ${one.policy}`, empty(one.arguments) ? "" : shown(one.arguments)].filter(Boolean).join(", "));
+  ask("exchange", { names }).then(tell, (error) => setText(about, error.message));
   const button = (text, act) => h("button", { type: "button", onclick: async () => { if (await act(vhost, name)) out.load(); } }, text);
   return place({
     title: name, heading: [name, vhost === "/" ? null : h("span", { class: "note" }, ` in ${vhost}`)],
