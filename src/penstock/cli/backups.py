@@ -4,6 +4,7 @@ folder that none uses; and a data folder of its own from them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,22 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, asked, bar, counted, note, root, write, write_json, write_table
-from penstock.cli.queues import Yes, confirmed
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Told,
+    Url,
+    Yes,
+    asked,
+    bar,
+    counted,
+    make_sure,
+    note,
+    root,
+    telling,
+    write,
+    write_table,
+)
 from penstock.errors import DataFolderInUse, InvalidArgument, PreconditionFailed, told_as
 from penstock.units import format_size, parse_duration
 
@@ -25,7 +40,7 @@ ArchiveFolder = Annotated[
 OF_A_FOLDER = "--archive goes with --data; a server goes by its settings"
 
 
-@root.command()
+@telling(root)
 def backup(
     target: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     data: Annotated[
@@ -34,8 +49,7 @@ def backup(
     copy: Annotated[bool, typer.Option("--copy", help="Copy closed segments even where a hard link would do.")] = False,
     archive: ArchiveFolder = None,
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Back up the log of a running server on this machine, or of a data folder with --data.
 
     Everything confirmed before the command began is in it.  Closed segments are hard links where the file system can.
@@ -48,18 +62,16 @@ def backup(
         raise InvalidArgument(OF_A_FOLDER)
     else:
         done = asked(url, "backup", target=str(target.absolute()), copy=copy)
-    if json:
-        write_json({"backup": str(target), **done})
-        return
-    write(
-        f"{target}: {counted(done['rows'], 'record')} up to LSN {done['last']:,} in {counted(done['files'], 'file')}, "
-        f"{format_size(cast('int', done['bytes']))}, every checksum right"
-    )
+    return {"backup": str(target), **done}, _show_backup
+
+
+def _show_backup(done: Mapping[str, Any]) -> None:
+    target, rows, files = done["backup"], counted(done["rows"], "record"), counted(done["files"], "file")
+    size = format_size(done["bytes"])
+    write(f"{target}: {rows} up to LSN {done['last']:,} in {files}, {size}, every checksum right")
     if done["linked"]:
-        note(
-            f"closed segments that are hard links: {done['linked']:,}; "
-            f"copy {target} to another disk to be safe from this one"
-        )
+        links = f"closed segments that are hard links: {done['linked']:,}"
+        note(f"{links}; copy {target} to another disk to be safe from this one")
 
 
 def _backed_up_here(data: str, archive: str | None, target: Path, copy: bool) -> dict[str, Any]:
@@ -87,15 +99,14 @@ def _never() -> bool:
     return False
 
 
-@root.command()
+@telling(root)
 def restore(
     backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `penstock backup` made.")],
     data: Annotated[Path, typer.Argument(metavar="DATA", help="The data folder to make: new or empty.")],
     as_follower: Annotated[
         bool, typer.Option("--as-follower", help="For a member that joins the cluster whose log it is.")
     ] = False,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Make a data folder from a backup, with an origin of its own.
 
     Queues, messages, streams and sinks are as they were; bookmarks of the original are refused.
@@ -105,19 +116,12 @@ def restore(
     from penstock.server.bulk.restore import restore as run
 
     with bar("bytes") as show:
-        done = run(backup, data, show, follower=as_follower)
-    if json:
-        write_json({"data": str(data), **done})
-        return
+        done: dict[str, Any] = run(backup, data, show, follower=as_follower)
+    facts, text = {"data": str(data), **done}, f"{data}: {counted(done['rows'], 'record')} up to LSN {done['last']:,}"
     if as_follower:
-        rows = counted(cast("int", done["rows"]), "record")
-        write(f"{data}: {rows} up to LSN {done['last']:,}; served with the settings of the cluster it joins")
-        return
-    write(
-        f"{data}: {counted(cast('int', done['rows']), 'record')} up to LSN {done['last']:,}, "
-        f"{format_size(cast('int', done['bytes']))}; "
-        f"its bookmarks begin with {done['origin']}|, those of the original with {done['old_origin']}|"
-    )
+        return facts, f"{text}; served with the settings of the cluster it joins"
+    begin = f"its bookmarks begin with {done['origin']}|, those of the original with {done['old_origin']}|"
+    return facts, f"{text}, {format_size(done['bytes'])}; {begin}"
 
 
 def archived(data: str, named: str | None = None) -> dict[str, Any] | None:
@@ -166,7 +170,7 @@ def archive(
     ] = 64,
     url: Url = DEFAULT_URL,
     json: Json = False,
-) -> None:
+) -> Told:
     """Write closed segments that are not archived yet as Parquet, partitioned by topic and day.
 
     A running server goes by its settings ([log] archive); it does this by itself, soon after a segment is closed.
@@ -176,14 +180,11 @@ def archive(
     Example: penstock log archive --dry-run
     """
     if repair:
-        _repair(data, folder, origin or [], dry_run=dry_run, json=json)
-        return
+        return _repair(data, folder, origin or [], dry_run=dry_run)
     if anew:
-        _anew(data, yes=yes, json=json)
-        return
+        return _anew(data, yes=yes or json)
     if prune is not None:
-        _prune(prune, data, folder, url, dry_run=dry_run, yes=yes, json=json)
-        return
+        return _prune(prune, data, folder, url, dry_run=dry_run, yes=yes or json)
     if compression not in ("zstd", "snappy", "none"):
         raise InvalidArgument(f"--compression is {compression!r}; there is zstd, snappy and none")
     if data is not None:
@@ -192,23 +193,18 @@ def archive(
         raise InvalidArgument(OF_A_FOLDER)
     else:
         done = _archived_by_server(url, dry_run)
-    if json:
-        write_json(done)
-        return
-    _tell_archived(done, dry_run=dry_run)
+    return done, _show_planned if dry_run else _show_archived
 
 
-def _tell_archived(done: dict[str, Any], *, dry_run: bool) -> None:
-    planned: list[dict[str, Any]] = done["planned"]
-    if dry_run:
-        if not planned:
-            write("nothing to do: every closed segment is archived")
-            return
-        write_table(
-            ("first", "last", "segments", "size"),
-            [(one["first"], one["last"], one["segments"], format_size(one["bytes"])) for one in planned],
-        )
+def _show_planned(done: dict[str, Any]) -> None:
+    if not done["planned"]:
+        write("nothing to do: every closed segment is archived")
         return
+    rows = [(one["first"], one["last"], one["segments"], format_size(one["bytes"])) for one in done["planned"]]
+    write_table(("first", "last", "segments", "size"), rows)
+
+
+def _show_archived(done: dict[str, Any]) -> None:
     write(
         f"{counted(done['done'], 'segment')} archived; the archive has {counted(done['rows'], 'record')} in "
         f"{counted(done['files'], 'file')}, {format_size(done['bytes'])}"
@@ -265,9 +261,7 @@ def _refuse_shared(place: str | Path) -> None:
         raise PreconditionFailed(f"the archive in {place} is a cluster's: leave --data away to have its leader do it")
 
 
-def _prune(
-    age: str, data: str | None, folder: str | None, url: str, *, dry_run: bool, yes: bool, json: bool
-) -> None:  # fmt: skip
+def _prune(age: str, data: str | None, folder: str | None, url: str, *, dry_run: bool, yes: bool) -> Told:
     """Remove archived days that are older."""
     with told_as(InvalidArgument, f"--prune {age}: "):
         micros = parse_duration(age)
@@ -275,17 +269,14 @@ def _prune(
     due = ask(dry_run=True)
     if due is not None and not dry_run:
         question = f"remove {counted(due['rows'], 'archived record')} of the days up to {due['day']}?"
-        if not confirmed(question, yes or json):
-            raise typer.Exit(1)
+        make_sure(question, yes, status=1)
         due = ask(dry_run=False)
-    if json:
-        write_json({"pruned": due})
-    elif due is None:
-        write(f"nothing to do: no archived day is older than {age}, or a stream may still ask for it")
-    else:
-        done = "would go" if dry_run else "gone"
-        what = f"{counted(due['rows'], 'record')} in {counted(due['files'], 'file')}, {format_size(due['bytes'])}"
-        write(f"days up to {due['day']} {done}: {what}")
+    if due is None:
+        text = f"nothing to do: no archived day is older than {age}, or a stream may still ask for it"
+        return {"pruned": due}, text
+    done = "would go" if dry_run else "gone"
+    what = f"{counted(due['rows'], 'record')} in {counted(due['files'], 'file')}, {format_size(due['bytes'])}"
+    return {"pruned": due}, f"days up to {due['day']} {done}: {what}"
 
 
 def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_run: bool) -> dict[str, Any] | None:
@@ -310,7 +301,7 @@ def _pruned(micros: int, data: str | None, folder: str | None, url: str, *, dry_
     return run(open_folder(data), archive_disk(str(place)), SystemClock(), micros, dry_run=dry_run)
 
 
-def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool, json: bool) -> None:
+def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run: bool) -> Told:
     from penstock.history import ARCHIVE_FOLDER, open_folder
     from penstock.log.archive import archive_disk
     from penstock.log.archive.repairing import paths_of
@@ -324,19 +315,17 @@ def _repair(data: str | None, folder: str | None, before: list[int], *, dry_run:
         made = run(
             open_folder(data), archive_disk(place), paths_of(place), SystemClock(), show, dry_run=dry_run, before=before
         )  # fmt: skip
-    if json:
-        files, rows, spans = (len(made.files), made.rows, made.spans) if made is not None else (0, 0, ())
-        write_json({"repaired": made is not None, "files": files, "rows": rows, "spans": spans})
-    elif made is None:
-        write("nothing to do: the manifest is as it was written")
-    else:
-        done = "can be made anew" if dry_run else "is made anew"
-        what = f"{counted(made.rows, 'record')} in {counted(len(made.files), 'file')}"
-        ranges = ", ".join(f"{a} to {b - 1}" for a, b in made.spans)
-        write(f"the manifest {done}: {what}, LSNs {ranges}")
+    if made is None:
+        nothing = {"repaired": False, "files": 0, "rows": 0, "spans": ()}
+        return nothing, "nothing to do: the manifest is as it was written"
+    done = "can be made anew" if dry_run else "is made anew"
+    what = f"{counted(made.rows, 'record')} in {counted(len(made.files), 'file')}"
+    ranges = ", ".join(f"{a} to {b - 1}" for a, b in made.spans)
+    facts = {"repaired": True, "files": len(made.files), "rows": made.rows, "spans": made.spans}
+    return facts, f"the manifest {done}: {what}, LSNs {ranges}"
 
 
-def _anew(data: str | None, *, yes: bool, json: bool) -> None:
+def _anew(data: str | None, *, yes: bool) -> Told:
     from penstock.history import open_folder
     from penstock.server.base.clock import SystemClock
     from penstock.server.upkeep.offline import anew as run
@@ -344,10 +333,7 @@ def _anew(data: str | None, *, yes: bool, json: bool) -> None:
     if data is None:
         raise InvalidArgument("--anew goes with --data: stop the server first")
     disk = open_folder(data)
-    if not confirmed("begin a new archive, without the history that the one before has?", yes or json):
-        raise typer.Exit(1)
+    make_sure("begin a new archive, without the history that the one before has?", yes, status=1)
     known = run(disk, SystemClock())
-    if json:
-        write_json({"forgotten": known})
-    else:
-        write("the next archive begins anew" if known else "nothing to do: no archive is known here")
+    text = "the next archive begins anew" if known else "nothing to do: no archive is known here"
+    return {"forgotten": known}, text

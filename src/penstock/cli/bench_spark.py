@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.benching import Count, Size, app, own_queue, send
-from penstock.cli.output import DEFAULT_URL, Json, Url, bar, connect, write_json, write_table
+from penstock.cli.output import DEFAULT_URL, Told, Url, bar, connect, telling, write_table
 from penstock.errors import NotFound, Refused, SettingsError
 
 if TYPE_CHECKING:
@@ -34,14 +34,13 @@ WARM_ROWS = 1_000
 MISSING = "bench spark needs pyspark, which is not installed: pip install 'penstock[spark]', and Java 17 beside it"
 
 
-@app.command()
+@telling(app)
 def spark(
     count: Count = 1_000_000,
     size: Size = 100,
     master: Annotated[str, typer.Option("--master", help="Where Spark runs.")] = "local[*]",
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Read a queue as a table, follow its topic as a stream, and write to it, with Spark.
 
     Example: penstock bench spark --count 5000000
@@ -65,7 +64,7 @@ def spark(
             client.purge(name)
             seconds["sink"] = timed(lambda: work.write(count, size))
             work.check(int(client.queue(name)["ready"]), count)
-    tell(figures(count, size, started, seconds), as_json=json)
+    return figures(count, size, started, seconds), _show
 
 
 @contextmanager
@@ -147,10 +146,7 @@ def figures(count: int, size: int, started: float, seconds: dict[str, float]) ->
     return found
 
 
-def tell(found: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        write_json(found)
-        return
+def _show(found: dict[str, Any]) -> None:
     rows = [
         (name, f"{found['messages']:,}", found["bytes"], f"{found[f'{name}_seconds']:.2f}",
          f"{found[f'{name}_per_second']:,.0f}")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import Told, bar, counted, family, served, write_table
-from penstock.cli.queues import Yes, confirmed, read_settings
+from penstock.cli.output import Told, Yes, bar, counted, family, make_sure, served, write_table
+from penstock.cli.queues import read_settings
 from penstock.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -89,8 +89,9 @@ def consume(
         ready = int(client.queue(queue)["ready"])
         count = min(count, ready)
         question = f"queue {queue} has {counted(ready, 'ready message')}: take and acknowledge {count:,} of them?"
-        if not count or not confirmed(question, yes):
+        if not count:
             return None
+        make_sure(question, yes)
     with own_queue(client, setting, given=queue) as name:
         if queue is None:
             with bar("filling") as moved:

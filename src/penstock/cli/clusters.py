@@ -20,20 +20,18 @@ import typer
 from penstock.cli.checkup import LOOPBACK, REACH_S, Finding
 from penstock.cli.output import (
     DEFAULT_URL,
-    Json,
     Told,
     Url,
+    Yes,
     connect,
     counted,
     family,
+    make_sure,
     note,
     served,
-    tell,
-    write,
-    write_json,
+    telling,
     write_table,
 )
-from penstock.cli.queues import Yes, confirmed
 from penstock.cli.serving import ConfigFile, read_settings
 from penstock.errors import (
     InvalidArgument,
@@ -235,14 +233,13 @@ def _register(config: str | None) -> tuple[Register, str]:
     return register_at(cluster.registry, data, cluster.lease), data
 
 
-@app.command("init")
+@telling(app, "init")
 def init(
     config: ConfigFile = None,
     lost_register: Annotated[
         bool, typer.Option("--lost-register", help="Its cluster's register is lost: begin a new one with its log.")
     ] = False,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Make a cluster of the server with these settings, whose data folder may hold a log already.
 
     It must not run.  The others join with empty data folders, as they are started.
@@ -253,11 +250,11 @@ def init(
     """
     state = found(read_settings(config, {}), lost=lost_register)
     [member] = state.members
-    tell({"cluster": state.cluster, "origin": state.origin, "member": member}, f"cluster {state.cluster}", json)
+    return {"cluster": state.cluster, "origin": state.origin, "member": member}, f"cluster {state.cluster}"
 
 
-@app.command("status")
-def status(config: ConfigFile = None, json: Json = False) -> None:
+@telling(app, "status")
+def status(config: ConfigFile = None) -> Told:
     """Show what the register says: who leads, who is in sync.  Reads the register and asks no server.
 
     With registry = "manual" that is this member's copy, as of about a second ago, or as of when its server last ran.
@@ -267,9 +264,11 @@ def status(config: ConfigFile = None, json: Json = False) -> None:
     register, data = _register(config)
     _, state = state_of(register)
     rival = rival_of(OsDisk(data), state) if state.manual else None
-    if json:
-        write_json({**told(state), **({"rival": None if rival is None else told(rival)} if state.manual else {})})
-        return
+    facts = {**told(state), **({"rival": None if rival is None else told(rival)} if state.manual else {})}
+    return facts, lambda _: _show(state, rival)
+
+
+def _show(state: ClusterState, rival: ClusterState | None) -> None:
     rows = [
         (one.name, key, "leader" if key == state.leader else "", "yes" if key in state.in_sync else "no", one.address)
         for key, one in sorted(state.members.items())
@@ -309,8 +308,7 @@ def remove(client: Client, member: Named, yes: Yes = False) -> Told:
 
     Example: penstock cluster remove penstock-3 --yes
     """
-    if not confirmed(f"the process of {member} ends, and its folder does not join again: remove it?", yes):
-        return None
+    make_sure(f"the process of {member} ends, and its folder does not join again: remove it?", yes)
     done = client.action("cluster_remove", member=member)
     return done, f"{member} is removed; {counted(len(done['members']), 'member')} left"
 
@@ -327,15 +325,14 @@ def finalize(client: Client) -> Told:
     return done, f"the log is of format {done['format']} from now on"
 
 
-@app.command("promote")
+@telling(app, "promote")
 def promote(
     member: Named,
     config: ConfigFile = None,
     lose: Annotated[
         int | None, typer.Option("--lose", help="Give up what it lacks of the records that were confirmed up to here.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Have a member lead now, whoever leads.  It asks no server: the register is changed.
 
     One that is in sync has everything.  Any other takes over only if --lose names the LSN up to which records are known
@@ -346,11 +343,11 @@ def promote(
     """
     register, data = _register(config)
     after = changed(register, lambda state: told_to_lead(data, state, member, lose))
-    tell({"to": after.to, "in_sync": sorted(after.in_sync)}, f"{member} takes over as soon as it sees it", json)
+    return {"to": after.to, "in_sync": sorted(after.in_sync)}, f"{member} takes over as soon as it sees it"
 
 
-@app.command("lost")
-def lost(config: ConfigFile = None, json: Json = False) -> None:
+@telling(app, "lost")
+def lost(config: ConfigFile = None) -> Told:
     """List the records that were cut off this member's log since another leader's went on without them.
 
     They are kept as files in `cut/` of the data folder.  None of them was ever confirmed, unless a member was promoted
@@ -362,20 +359,17 @@ def lost(config: ConfigFile = None, json: Json = False) -> None:
 
     data = Path(read_settings(config, {}).server.data)
     found = [one._asdict() for one in cut_files(OsDisk(data))] if data.is_dir() else []
-    if json:
-        write_json(found)
-        return
     names = ("file", "first", "last", "records", "messages")
     rows = [tuple(str(one[name]) for name in names) for one in found]
-    write_table(("file in cut/", "first LSN", "last LSN", "records", "messages"), rows)
+    return found, lambda _: write_table(("file in cut/", "first LSN", "last LSN", "records", "messages"), rows)
 
 
 GIVE_UP_S = 60.0
 PROBE_S = 0.02
 
 
-@app.command("drill")
-def drill(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@telling(app, "drill")
+def drill(url: Url = DEFAULT_URL) -> Told:
     """Hand the lead over and back, and tell for how long no server answered each time.
 
     The URL names all servers, as clients name them: those that lead meanwhile are asked, too.
@@ -390,10 +384,7 @@ def drill(url: Url = DEFAULT_URL, json: Json = False) -> None:
     note(f"{second['name']} is to take over again")
     back = _gap(url, second["term"])
     found = {"there": {**first, "seconds": there}, "back": {**second, "seconds": back}}
-    if json:
-        write_json(found)
-    else:
-        write(f"no server answered for {there:.2f} s as {first['name']} took over, and {back:.2f} s on the way back")
+    return found, f"no server answered for {there:.2f} s as {first['name']} took over, and {back:.2f} s on the way back"
 
 
 def _gap(url: str, term: int) -> float:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import Told, counted, family, in_order, served, shown, write_table
-from penstock.cli.queues import Yes, confirmed
+from penstock.cli.output import Told, Yes, counted, family, in_order, make_sure, served, shown, write_table
 from penstock.errors import InvalidArgument, NotFound
 from penstock.records.declared_types import EXCHANGE_TYPES
 
@@ -102,8 +101,7 @@ def delete_exchange(
     Example: penstock exchange delete shop --yes
     """
     bindings = len(client.bindings(source=name)) + len(client.bindings(destination=name))
-    if not confirmed(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes):
-        return None
+    make_sure(f"exchange {name} has {counted(bindings, 'binding')}: delete it with them?", yes)
     client.delete_exchange(name, if_unused=if_unused)
     return {"deleted": name, "bindings": bindings}, f"exchange {name} deleted with {counted(bindings, 'binding')}"
 
@@ -166,8 +164,7 @@ def delete_binding(
     found = [tuple(one[name] for name in names) for one in client.bindings(source=source)]
     if (kind, destination, key, arguments) not in found:
         raise NotFound(f"{kind} {destination} is not bound to exchange {source} by {_key(key)} with these arguments")
-    if not confirmed(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes):
-        return None
+    make_sure(f"{kind} {destination} takes {_key(key)} from exchange {source}: no more?", yes)
     (client.unbind_exchange if to_exchange else client.unbind)(destination, source, key, arguments)
     what = {"unbound": destination, "from": source, "key": key}
     return what, f"{destination} takes {_key(key)} from exchange {source} no more"
@@ -211,8 +208,7 @@ def policy_family(operator: bool) -> None:
         found = next((one for one in client.policies(operator=operator) if one["name"] == name), None)
         if found is not None:  # else the server says that there is none
             says = f"{shown(found['definition'])} for what matches {found['pattern']!r}"
-            if not confirmed(f"{word} {name} says {says}: delete it?", yes):
-                return None
+            make_sure(f"{word} {name} says {says}: delete it?", yes)
         client.delete_policy(name, operator=operator)
         return {"deleted": name}, f"{word} {name} deleted, and what it did is undone"
 

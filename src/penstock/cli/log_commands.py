@@ -12,8 +12,8 @@ import typer
 from penstock.cli.backups import ArchiveFolder, archive, archived
 from penstock.cli.output import (
     DEFAULT_URL,
-    Json,
     JsonLines,
+    Told,
     Url,
     asked,
     bar,
@@ -21,6 +21,7 @@ from penstock.cli.output import (
     family,
     note,
     root,
+    telling,
     write,
     write_json,
     write_table,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from penstock.core.audit_histories import Report
+    from penstock.log.catalog import SegmentInfo
     from penstock.log.copies import Compared, Copy
 
 
@@ -50,11 +52,11 @@ def _place(data: str | None, url: str | None) -> tuple[str, str | None]:
 
 
 app = family("log", "Look into the log and check it.")
-app.command()(archive)
+telling(app)(archive)
 
 
-@app.command("ls")
-def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+@telling(app, "ls")
+def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None) -> Told:
     """List the segments with their LSNs, the records they hold, sizes, how often each was rewritten; and the archive.
 
     Example: penstock log ls --data ./data
@@ -72,34 +74,31 @@ def ls(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = N
     def is_archived(one: SegmentInfo) -> bool:
         return kept is not None and any(a <= one.first and one.last < b for a, b in kept["spans"])
 
-    if json:
-        write_json([facts._asdict() | ({} if kept is None else {"archived": is_archived(facts)}) for facts in listed])
-        return
-    write_table(
-        ("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"),
-        [
-            (
-                facts.first,
-                facts.last,
-                facts.batches,
-                facts.rows,
-                facts.span,
-                format_size(facts.bytes),
-                facts.generation,
-                (("compressed" if facts.compressed else "closed") if facts.closed else "open")
-                + (", archived" if is_archived(facts) else ""),
-            )
-            for facts in listed
-        ],
-    )
+    facts = [one._asdict() | ({} if kept is None else {"archived": is_archived(one)}) for one in listed]
+    return facts, lambda _: _show_segments([(one, is_archived(one)) for one in listed], kept)
+
+
+def _show_segments(listed: Sequence[tuple[SegmentInfo, bool]], kept: Mapping[str, Any] | None) -> None:
+    """Segments, of which each is archived or not, and the archive."""
+    rows = [
+        (
+            one.first, one.last, one.batches, one.rows, one.span, format_size(one.bytes), one.generation,
+            (("compressed" if one.compressed else "closed") if one.closed else "open")
+            + (", archived" if archived else ""),
+        )
+        for one, archived in listed
+    ]  # fmt: skip
+    write_table(("first", "last", "batches", "records", "LSNs", "size", "rewritten", "state"), rows)
     if kept is not None:
         spans = ", ".join(f"{a:,} to {b - 1:,}" for a, b in kept["spans"]) or "nothing yet"
-        write(
-            f"archived: {spans} ({counted(kept['rows'], 'record')} in {counted(kept['files'], 'file')}, "
-            f"{format_size(kept['bytes'])})"
-        )
+        write(f"archived: {spans} ({_extent(kept)})")
         if kept.get("why"):
             note(f"warning: {kept['why']}")
+
+
+def _extent(kept: Mapping[str, Any]) -> str:
+    rows, files = counted(kept["rows"], "record"), counted(kept["files"], "file")
+    return f"{rows} in {files}, {format_size(kept['bytes'])}"
 
 
 @app.command()
@@ -146,8 +145,8 @@ def show(
         )
 
 
-@app.command()
-def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None, json: Json = False) -> None:
+@telling(app)
+def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer = None) -> Told:
     """Read the whole log and its archive and compare every checksum.  Exit status 4 when bytes in the middle are wrong.
 
     Example: penstock log verify --data ./data
@@ -155,23 +154,20 @@ def verify(data: DataFolder = None, archive: ArchiveFolder = None, url: OfServer
     folder, url = _place(data, url)
     facts = _verified(folder, archive) if url is None else asked(url, "log_verify")
     good = not facts["damage"]
-    if json:
-        write_json({"good": good, **facts})
-    else:
-        write(
-            f"{counted(len(facts['segments']), 'segment')}, {facts['batches']:,} batches, "
-            f"{counted(facts['rows'], 'record')}, {format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
-        )
-        if kept := facts.get("archive"):
-            write(
-                f"archive: {counted(kept['files'], 'file')}, {counted(kept['rows'], 'record')}, "
-                f"{format_size(kept['bytes'])}"
-            )
-        for warning in facts["warnings"]:
-            note(f"warning: {warning}")
-    if not good:
-        raise LogDamaged("\n".join(facts["damage"]))
-    if not json:
+    return {"good": good, **facts}, _show_verified, None if good else LogDamaged("\n".join(facts["damage"]))
+
+
+def _show_verified(facts: Mapping[str, Any]) -> None:
+    write(
+        f"{counted(len(facts['segments']), 'segment')}, {facts['batches']:,} batches, "
+        f"{counted(facts['rows'], 'record')}, {format_size(facts['bytes'])}, last LSN {facts['last_lsn']:,}"
+    )
+    if kept := facts.get("archive"):
+        files, rows = counted(kept["files"], "file"), counted(kept["rows"], "record")
+        write(f"archive: {files}, {rows}, {format_size(kept['bytes'])}")
+    for warning in facts["warnings"]:
+        note(f"warning: {warning}")
+    if facts["good"]:
         write("every checksum is right")
 
 
@@ -194,7 +190,7 @@ def _verified(data: str, archive: str | None) -> dict[str, Any]:
     return facts
 
 
-@app.command()
+@telling(app)
 def compact(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     data: Annotated[
@@ -210,8 +206,7 @@ def compact(
         bool, typer.Option("--compress", help="With --data: compress old segments, whatever waits in them.")
     ] = False,
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Rewrite closed segments: join small batches, and leave out what is past retention and needed by nobody.
 
     A running server goes by its settings ([log] retention, compress_cold); it does all this by itself, in time.
@@ -226,33 +221,26 @@ def compact(
         done = asked(url, "compact", dry_run=dry_run)
     else:
         done = compacted(data, age, size, compress, dry_run)
-    if json:
-        write_json(done)
-        return
-    planned = cast("list[dict[str, Any]]", done["planned"])
-    if dry_run and not planned:
-        write("nothing to do: no segment is worth rewriting, and none may go")
-        return
     if dry_run:
-        write_table(
-            ("why", "first", "last", "segments", "records", "kept", "size", "then, about"),
-            [
-                (
-                    one["why"], one["first"], one["last"], one["segments"], one["rows"], one["rows_after"],
-                    format_size(one["bytes"]), format_size(one["bytes_after"]),
-                )
-                for one in planned
-            ],
-        )  # fmt: skip
-    if not dry_run:
-        write(
-            f"{counted(done['deleted'], 'segment')} deleted, {done['done']:,} rewritten: "
-            f"{counted(done['dropped'], 'record')} left out, "
-            f"{format_size(max(0, done['freed']))} freed"
+        nothing = "nothing to do: no segment is worth rewriting, and none may go"
+        return done, _show_planned if done["planned"] else nothing
+    gone, left_out = counted(done["deleted"], "segment"), counted(done["dropped"], "record")
+    freed = format_size(max(0, done["freed"]))
+    return done, f"{gone} deleted, {done['done']:,} rewritten: {left_out} left out, {freed} freed"
+
+
+def _show_planned(done: Mapping[str, Any]) -> None:
+    rows = [
+        (
+            one["why"], one["first"], one["last"], one["segments"], one["rows"], one["rows_after"],
+            format_size(one["bytes"]), format_size(one["bytes_after"]),
         )
+        for one in done["planned"]
+    ]  # fmt: skip
+    write_table(("why", "first", "last", "segments", "records", "kept", "size", "then, about"), rows)
 
 
-@app.command()
+@telling(app)
 def export(
     file: Annotated[
         str,
@@ -281,8 +269,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
     data: DataFolder = None,
     url: OfServer = None,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Write messages, or all records, to a file that other tools read.  It appears when it is whole.
 
     Example: penstock log export orders.parquet --topic orders --from 2026-11-20T08:00:00
@@ -312,11 +299,9 @@ def export(
     for warning in done.warnings:
         note(f"warning: {warning}")
     if target is None:
-        return
-    if json:
-        write_json({"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1})
-    else:
-        write(f"{file}: {counted(done.rows, 'row')}, {format_size(done.bytes)}")
+        return None
+    facts = {"file": file, "format": form, "rows": done.rows, "bytes": done.bytes, "from": start, "to": end - 1}
+    return facts, f"{file}: {counted(done.rows, 'row')}, {format_size(done.bytes)}"
 
 
 def _form(file: str, format: str | None, *, overwrite: bool) -> str:
@@ -342,7 +327,7 @@ def _named_columns(text: str) -> tuple[str, ...]:
     return chosen
 
 
-@root.command()
+@telling(root)
 def audit(
     folders: Annotated[
         list[str] | None, typer.Argument(help="With --members: data folders of a cluster's members.")
@@ -357,8 +342,7 @@ def audit(
         bool, typer.Option("--spark", help="Have Spark read the folder in parallel; the verdict is the same.")
     ] = False,
     master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
-    json: Json = False,
-) -> None:
+) -> Told:
     """Prove from the log, and its archive, that each guarantee held.  Exit status 1, with the LSNs, where one did not.
 
     With an archive that goes back to the beginning, so does the audit; else it begins at the log's newest base.
@@ -367,24 +351,22 @@ def audit(
     Example: penstock audit --members node-1/data node-2/data node-3/data
     """
     if members or folders:
-        _audit_members(folders or [], members, json)
-        return
+        return _audit_members(folders or [], members)
     folder, url = _place(data, url)
     if spark:
         report = _audited_by_spark(folder, archive, master)
     else:
         report = _audited(folder, archive) if url is None else asked(url, "log_audit")
-    findings = cast("list[dict[str, Any]]", report["findings"])
-    if json:
-        write_json({"counts": report["counts"], "findings": findings})
-    else:
-        write_table(("what", "count"), list(report["counts"].items()))
-        for one in findings:
-            write(f"{one['guarantee']}: {one['text']} (LSN {', '.join(map(str, one['lsns'][:20]))})")
-        if not findings:
-            write("every guarantee held")
-    if findings:
-        raise typer.Exit(1)
+    facts = {name: report[name] for name in ("counts", "findings")}
+    return facts, _show_audit, typer.Exit(1) if report["findings"] else None
+
+
+def _show_audit(report: Mapping[str, Any]) -> None:
+    write_table(("what", "count"), list(report["counts"].items()))
+    for one in report["findings"]:
+        write(f"{one['guarantee']}: {one['text']} (LSN {', '.join(map(str, one['lsns'][:20]))})")
+    if not report["findings"]:
+        write("every guarantee held")
 
 
 def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, Any]:
@@ -413,7 +395,7 @@ def _told(report: Report) -> dict[str, Any]:
     return {"counts": report.counts, "findings": findings}
 
 
-def _audit_members(folders: list[str], members: bool, json: bool) -> None:
+def _audit_members(folders: list[str], members: bool) -> Told:
     from penstock.history import open_folder
     from penstock.log.copies import compare
 
@@ -425,14 +407,11 @@ def _audit_members(folders: list[str], members: bool, json: bool) -> None:
     findings: list[dict[str, Any]] = [
         {"guarantee": "copies", "lsns": lsns, "text": said} for said, lsns in report.wrong
     ]
-    if json:
-        copies = [{**asdict(one), "kept": [kept._asdict() for kept in one.kept]} for one in report.copies]
-        terms = [one._asdict() for one in report.terms]
-        write_json({"copies": copies, "terms": terms, "bytes": report.bytes, "findings": findings})
-    else:
-        _show_copies(report, findings)
-    if findings:
-        raise typer.Exit(1)
+    copies = [{**asdict(one), "kept": [kept._asdict() for kept in one.kept]} for one in report.copies]
+    facts = {
+        "copies": copies, "terms": [one._asdict() for one in report.terms], "bytes": report.bytes, "findings": findings
+    }  # fmt: skip
+    return facts, lambda _: _show_copies(report, findings), typer.Exit(1) if findings else None
 
 
 def _show_copies(report: Compared, findings: Sequence[Mapping[str, Any]]) -> None:

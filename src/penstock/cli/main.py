@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 from typer.models import CommandInfo
 
-from penstock.cli.output import Json, root, tell, tell_error
+from penstock.cli.output import Told, root, tell, tell_error, telling
 from penstock.errors import InvalidArgument, PenstockError, SettingsError, shown
 from penstock.server.base.allowed import NO_MORE, bound_on_addresses, is_no_more
 from penstock.server.base.loading import do_without_pandas
@@ -199,7 +199,7 @@ def _tree(names: Sequence[str]) -> typer.Typer:
     app.registered_commands = [commands[name] for name in names if name in commands]
     app.registered_groups = [families[name] for name in names if name in families]
     if "version" in names:
-        app.command()(version)
+        telling(app)(version)
     app.callback()(_root)
     return app
 
@@ -210,7 +210,7 @@ def _name_of(one: CommandInfo) -> str:
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
-        version()
+        tell(version(), as_json=False)
         raise typer.Exit
 
 
@@ -222,9 +222,9 @@ def _root(
     """A message-queue server whose log is an Arrow table."""
 
 
-def version(json: Json = False) -> None:
+def version() -> Told:
     """Print the version.
 
     Example: penstock version --json
     """
-    tell({"penstock": __version__, "python": sys.version.split()[0]}, f"penstock {__version__}", json)
+    return {"penstock": __version__, "python": sys.version.split()[0]}, f"penstock {__version__}"

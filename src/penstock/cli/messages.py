@@ -28,6 +28,7 @@ from penstock.cli.output import (
     note,
     root,
     served,
+    telling,
     until_or_for,
     when_of,
     write,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 Raw = Annotated[bool, typer.Option("--raw", help="Bodies as they are, also those of a type such as Avro.")]
 
 
-@root.command()
+@telling(root)
 def publish(
     topic: Annotated[str | None, typer.Argument(help="The topic: a key, or exchange/key.")] = None,
     file: Annotated[
@@ -83,7 +84,7 @@ def publish(
     ] = None,
     url: Url = DEFAULT_URL,
     json: Json = False,
-) -> None:
+) -> Told:
     """Publish the lines or rows of a file: a line as it stands, or a row as JSON, is a message.
 
     Rows that the server refuses make the exit status 1, and so does what no queue and no declared topic takes, which is
@@ -105,9 +106,7 @@ def publish(
             raise InvalidArgument("--from-cut goes without a topic: each message goes to where it was published")
         from penstock.cli.republishing import publish_of_member
 
-        told = partial(progress, json=json)
-        publish_of_member(from_cut, cut_file or [], url, amqp, told, do=yes, json=json)
-        return
+        return publish_of_member(from_cut, cut_file or [], url, amqp, partial(progress, json=json), do=yes)
     if cut_file or yes or amqp is not None:
         raise InvalidArgument("--cut-file, --yes and --amqp go with --from-cut")
     if not topic:
@@ -118,14 +117,13 @@ def publish(
     with connect(url) as client:
         done = send(client, topic, with_columns(tables(file, kind), said), lambda rows: progress(rows, json=json))
     seconds = time.monotonic() - started
-    if json:
-        write_json({"topic": topic, **done.plain(), "seconds": round(seconds, 6)})
-    else:
-        _show_published(topic, file, done, seconds)
+    ends: Exception | None = None
     if done.refused:
-        raise Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
-    if done.unroutable and "/" not in topic:
-        raise typer.Exit(1)
+        ends = Refused(f"{done.refused:,} of {done.rows:,} messages were refused; the first: {done.why}")
+    elif done.unroutable and "/" not in topic:
+        ends = typer.Exit(1)
+    facts = {"topic": topic, **done.plain(), "seconds": round(seconds, 6)}
+    return facts, lambda _: _show_published(topic, file, done, seconds), ends
 
 
 def progress(rows: int, *, json: bool) -> None:

@@ -26,7 +26,7 @@ import typer
 from penstock.cli.amqp_link import Broker, Link, broker_at, door_of, read_address
 from penstock.cli.migration_journal import Journal
 from penstock.cli.migration_pump import Gone, Links, Moved, carry, count
-from penstock.cli.output import Json, connect, counted, note, root, write, write_json, write_table
+from penstock.cli.output import Told, connect, counted, note, root, telling, write, write_table
 from penstock.config.foreign.rabbitmq import OPERATOR_COMPONENT, VHOST_COMPONENT
 from penstock.config.queue_arguments import NOT_HERE
 from penstock.errors import AccessRefused, InvalidArgument, NotFound, PenstockError, Refused, Unavailable, shown
@@ -51,7 +51,7 @@ class Ends(NamedTuple):
     new_http: str
 
 
-@root.command()
+@telling(root)
 def migrate(
     old: Annotated[str, typer.Argument(help="The broker to take over: amqp://user:password@host:port.")],
     new: Annotated[str, typer.Argument(help="The server to take it: penstock://user:password@host:port.")],
@@ -71,8 +71,7 @@ def migrate(
         str | None, typer.Option("--new-http", help="The new server's HTTP, if it cannot be asked.")
     ] = None,
     new_amqp: Annotated[str | None, typer.Option("--new-amqp", help="The same of AMQP: amqp://host:port.")] = None,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Take over another broker: its definitions, then its messages, each confirmed.
 
     The old broker keeps everything unless --drain is said.  Run it again after a break, or for what came meanwhile:
@@ -92,17 +91,18 @@ def migrate(
         with Links(ends.old, ends.new) as links:
             for one in moved:
                 _carry(client, links, one, journal, drain=drain)
-    if json:
-        write_json({"definitions": definitions, "warnings": warnings, "queues": [_plain(one) for one in moved]})
-    else:
-        _show(moved, drain=drain)
-    short = [one for one in moved if one.short]
-    if short:
-        raise Refused(
-            f"{counted(len(short), 'queue')} of the old broker {'has' if len(short) == 1 else 'have'} messages that "
-            f"did not come, the first is '{short[0].queue}' in vhost '{short[0].vhost}': "
-            + (short[0].why or "somebody else has them, or they came just now; run it again")
-        )
+    facts = {"definitions": definitions, "warnings": warnings, "queues": [_plain(one) for one in moved]}
+    return facts, lambda _: _show(moved, drain=drain), _short_of([one for one in moved if one.short])
+
+
+def _short_of(short: Sequence[Moved]) -> Refused | None:
+    if not short:
+        return None
+    return Refused(
+        f"{counted(len(short), 'queue')} of the old broker {'has' if len(short) == 1 else 'have'} messages that "
+        f"did not come, the first is '{short[0].queue}' in vhost '{short[0].vhost}': "
+        + (short[0].why or "somebody else has them, or they came just now; run it again")
+    )
 
 
 def _plain(one: Moved) -> dict[str, object]:

@@ -16,7 +16,7 @@ from base64 import b64encode
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAlias, TypeVar, cast
 
 import orjson
 import typer
@@ -40,6 +40,8 @@ Url: TypeAlias = Annotated[
     str,
     typer.Option("--url", envvar="PENSTOCK_URL", help="The server: penstock://user:password@host:port/vhost."),
 ]
+
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 DEFAULT_URL = "penstock://localhost:8815"
 
@@ -67,50 +69,83 @@ def family(name: str, help: str) -> typer.Typer:
 
 
 P = ParamSpec("P")
+F = TypeVar("F", bound="Callable[..., object]")
 
-Told: TypeAlias = tuple[object, "str | tuple[str, ...] | Callable[[Any], object]"] | None
+Shown: TypeAlias = "str | tuple[str, ...] | Callable[[Any], object] | None"
+
+Told: TypeAlias = tuple[object, Shown] | tuple[object, Shown, Exception | None] | None
 """What a command has done: facts for a program, for a person a line, columns of a table of them, or what shows them;
-None where nothing is left to tell.
+None where nothing is left to tell him, or nobody.  Behind these, if it is there, how the command ends then.
 """
 
+A = TypeVar("A", bound="Callable[..., Told]")
 
-def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Concatenate[Client, P], Told]], object]:
-    """A command that asks a server.  Its function gets the client first, and what it returns is told.
 
-    Its options are the others of the function, and `--url` and `--json`.  The server is called when it is first asked
-    for something: wrong usage is told without one.
+def telling(app: typer.Typer, name: str | None = None) -> Callable[[A], A]:
+    """A command whose function returns what is told.
+
+    Its options are those of the function, and `--json`, which the function takes where it wants to know.
     """
 
-    def register(work: Callable[Concatenate[Client, P], Told]) -> object:
-        def run(*args: Any, url: str, json: bool, **options: Any) -> None:
-            with closing(_Dialled(url)) as client:
-                told = work(cast("Client", client), *args, **options)
-            if told is None:
-                return
-            facts, shown = told
-            if json or isinstance(shown, str):
-                tell(facts, str(shown), json)
-            elif not callable(shown):
-                write_list(cast("Sequence[Mapping[str, object]]", facts), shown, json)
-            else:
-                shown(facts)
+    def register(work: A) -> A:
+        asked = dict(inspect.signature(work, eval_str=True).parameters)
+        wants_it = asked.pop("json", None) is not None
 
-        work.__annotations__ = {name: one for name, one in work.__annotations__.items() if name != "client"}
-        asked = inspect.signature(work, eval_str=True)
-        parameters = [*list(asked.parameters.values())[1:], *_COMMON]
-        run.__name__, run.__doc__ = work.__name__, work.__doc__
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
-        vars(run)["__signature__"] = inspect.Signature(parameters)
-        app.command(name)(run)
+        def run(*args: Any, json: bool, **options: Any) -> None:
+            tell(work(*args, **options, **({"json": json} if wants_it else {})), as_json=json)
+
+        app.command(name)(_with_options(run, work, [*asked.values(), _JSON]))
         return work
 
     return register
 
 
-_COMMON = (
-    inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url),
-    inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json),
-)
+def tell(told: Told, *, as_json: bool) -> None:
+    """What was done: JSON for a program, else for a person."""
+    if told is None:
+        return
+    facts, shown, *ends = told
+    if as_json:
+        write_json(facts)
+    elif isinstance(shown, str):
+        write(shown)
+    elif callable(shown):
+        shown(facts)
+    elif shown is not None:
+        write_list(cast("Sequence[Mapping[str, object]]", facts), shown)
+    for error in filter(None, ends):
+        raise error
+
+
+def served(app: typer.Typer, name: str | None = None) -> Callable[[Callable[Concatenate[Client, P], Told]], object]:
+    """The same of a command that asks a server, whose function gets the client first; one of its options is `--url`.
+
+    The server is called when it is first asked for something: wrong usage is told without one.
+    """
+
+    def register(work: Callable[Concatenate[Client, P], Told]) -> object:
+        def run(*args: Any, url: str, **options: Any) -> Told:
+            with closing(_Dialled(url)) as client:
+                return work(cast("Client", client), *args, **options)
+
+        work.__annotations__ = {name: one for name, one in work.__annotations__.items() if name != "client"}
+        asked = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        telling(app, name)(_with_options(run, work, [*asked, _URL]))
+        return work
+
+    return register
+
+
+def _with_options(run: F, work: Callable[..., object], options: Sequence[inspect.Parameter]) -> F:
+    """A function that has the name and the words of another one, and these parameters."""
+    run.__name__, run.__doc__ = work.__name__, work.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in options}
+    vars(run)["__signature__"] = inspect.Signature(options)
+    return run
+
+
+_URL = inspect.Parameter("url", inspect.Parameter.KEYWORD_ONLY, default=DEFAULT_URL, annotation=Url)
+_JSON = inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Json)
 
 
 class _Dialled:
@@ -199,14 +234,6 @@ def json_text(value: object, options: int = 0) -> str:
         return dumps(value, default=_plain, indent=2 if options & orjson.OPT_INDENT_2 else None)
 
 
-def tell(facts: object, text: str, as_json: bool) -> None:
-    """What was done: JSON for a program, a line for a person."""
-    if as_json:
-        write_json(facts)
-    else:
-        write(text)
-
-
 def spelled(name: str, value: object) -> tuple[str, object]:
     """A field of a row and its value as JSON has them: what is no text in base64, under a name that says so."""
     if not isinstance(value, bytes):
@@ -269,12 +296,9 @@ def console_of(*, to_stderr: bool = False) -> Console:
     return console
 
 
-def write_list(found: Sequence[Mapping[str, object]], columns: Sequence[str], as_json: bool) -> None:
-    """Things of one kind: JSON for a program, these columns of a table for a person."""
-    if as_json:
-        write_json(found)
-    else:
-        write_table(columns, [[one.get(column) for column in columns] for one in found])
+def write_list(found: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Things of one kind: these columns of a table."""
+    write_table(columns, [[one.get(column) for column in columns] for one in found])
 
 
 def _shorten(columns: Sequence[str], texts: Sequence[list[str]], width: int) -> None:
@@ -306,11 +330,19 @@ def shown(value: object) -> str:
     return printable(as_text(value))
 
 
-def unasked(question: str) -> InvalidArgument:
-    """The refusal of what takes something away, where nobody can be asked whether he means it."""
-    error = InvalidArgument(f"{question}  Nobody is there to ask: say --yes")
-    error.to_do = "Say --yes, or call it where somebody can answer."
-    return error
+def make_sure(question: str, yes: bool, *, status: int = 0) -> None:
+    """Go on with what takes something away, or end the command with this status.
+
+    InvalidArgument where nobody is there to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        error = InvalidArgument(f"{question}  Nobody is there to ask: say --yes")
+        error.to_do = "Say --yes, or call it where somebody can answer."
+        raise error
+    if not typer.confirm(question):
+        raise typer.Exit(status)
 
 
 def tell_error(error: PenstockError, *, as_json: bool) -> int:

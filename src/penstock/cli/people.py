@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import Told, counted, family, in_order, note, served, write_table
-from penstock.cli.queues import Yes, confirmed
+from penstock.cli.output import Told, Yes, counted, family, in_order, make_sure, note, served, write_table
 from penstock.errors import InvalidArgument, NotFound, told_as
 from penstock.records.declared_types import QUEUE_TYPES
 
@@ -64,8 +63,7 @@ def delete_vhost(client: Client, name: VhostName, yes: Yes = False) -> Told:
     messages = sum(one["ready"] + one["leased"] + one["delayed"] for one in queues)
     connections = sum(one["vhost"] == name for one in client.connections())
     has = f"{counted(len(queues), 'queue')}, {counted(messages, 'message')}, {counted(connections, 'connection')}"
-    if not confirmed(f"vhost {name} has {has}: delete it with all of that?", yes):
-        return None
+    make_sure(f"vhost {name} has {has}: delete it with all of that?", yes)
     client.delete_vhost(name)
     return {
         "deleted": name,
@@ -192,8 +190,7 @@ def clear_password(client: Client, name: Name, yes: Yes = False) -> Told:
 
     Example: penstock user clear-password shop --yes
     """
-    if not confirmed(f"nobody can log in as {name} any more: clear the password?", yes):
-        return None
+    make_sure(f"nobody can log in as {name} any more: clear the password?", yes)
     client.change_password(name, "")
     return {"cleared": name}, f"user {name} has no password"
 
@@ -228,8 +225,7 @@ def delete(client: Client, name: Name, yes: Yes = False) -> Told:
         raise NotFound(f"no user '{name}'")
     vhosts, connections = len(client.permissions(name)), len(client.connections(name))
     has = f"may open {counted(vhosts, 'vhost')} and has {counted(connections, 'connection')}"
-    if not confirmed(f"user {name} {has}: delete?", yes):
-        return None
+    make_sure(f"user {name} {has}: delete?", yes)
     client.delete_user(name)
     return {"deleted": name, "connections": connections}, f"user {name} deleted"
 
@@ -279,8 +275,7 @@ def clear_permissions(client: Client, name: Name, vhost: Vhost = None, yes: Yes 
     Example: penstock user clear-permissions shop --vhost parcels --yes
     """
     vhost = vhost or client.vhost
-    if not confirmed(f"user {name} may do nothing in vhost {vhost} any more: go on?", yes):
-        return None
+    make_sure(f"user {name} may do nothing in vhost {vhost} any more: go on?", yes)
     client.clear_permissions(name, vhost=vhost)
     return {"user": name, "vhost": vhost, "cleared": True}, f"user {name} may not open vhost {vhost} any more"
 
@@ -357,8 +352,7 @@ def close(
         raise NotFound(f"no connection '{name}'; `penstock connection list` has their names")
     channels = sum(one["channels"] for one in found)
     what = f"connection {name}" if name is not None else f"user {user} has {counted(len(found), 'connection')}"
-    if not confirmed(f"{what} with {counted(channels, 'channel')}: close?", yes):
-        return None
+    make_sure(f"{what} with {counted(channels, 'channel')}: close?", yes)
     closed = client.close_connection(name, user=user, reason=reason)
     return {"closed": list(closed)}, f"{counted(len(closed), 'connection')} closed"
 
@@ -427,7 +421,6 @@ def revoke_token(client: Client, token: TokenId, yes: Yes = False) -> Told:
     if found is not None:  # else the server says that there is none
         label = f", called {found['label']}," if found["label"] else ""
         question = f"token {token} of {found['user']}{label} lasts until {found['ends']}: end it now?"
-        if not confirmed(question, yes):
-            return None
+        make_sure(question, yes)
     client.revoke_token(token)
     return {"revoked": token}, f"token {token} is none any more"

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import Json, counted, note, write, write_json
+from penstock.cli.output import Json, Told, Yes, counted, make_sure, note, telling
 from penstock.cli.pipeline_status import app, told_ms
 from penstock.cli.serving import read_settings
 from penstock.errors import DataFolderInUse, NotFound, SettingsError, Unavailable, known_name
@@ -89,14 +89,13 @@ def url_of(settings: Settings, url: str | None, pipelines: Sequence[Any] = ()) -
     return url_for(settings, pipelines, door) if pipelines else address_here(settings, door)
 
 
-@app.command()
+@telling(app)
 def check(
     what: What = None,
     config: Config = DEFAULT_CONFIG,
     url: Server = None,
     spark_log: SparkLog = False,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Let Spark plan pipelines without running them: mistakes in SQL, columns, outputs, and whether checkpoints fit.
 
     No server is needed where `columns` are named; without one nobody can tell the columns of JSON.
@@ -120,12 +119,8 @@ def check(
         raise crashed(process.returncode, process.stderr or b"")
     for one, pipeline in zip(verdicts, pipelines, strict=True):
         one["notes"] = of_pipeline(pipeline, settings, file)
-    if json:
-        write_json(verdicts)
-    for one in [] if json else verdicts:
-        write(verdict(one))
-    if any(one["verdict"] == "wrong" for one in verdicts):
-        raise typer.Exit(2)
+    wrong = any(one["verdict"] == "wrong" for one in verdicts)
+    return verdicts, "\n".join(map(verdict, verdicts)), typer.Exit(2) if wrong else None
 
 
 def crashed(status: int, errors: bytes) -> Exception:
@@ -145,7 +140,7 @@ def verdict(one: Mapping[str, Any]) -> str:
     return f"{one['pipeline']}: good ({columns}; mode {one['mode']}{remembers}){notes}"
 
 
-@app.command()
+@telling(app)
 def run(
     what: What = None,
     config: Config = DEFAULT_CONFIG,
@@ -153,7 +148,7 @@ def run(
     url: Server = None,
     spark_log: SparkLog = False,
     json: Json = False,
-) -> None:
+) -> Told:
     """Run pipelines here, beside a server that runs already, until Ctrl-C; with --once until their input is used up.
 
     Example: penstock pipeline run revenue penstock.toml --once
@@ -178,22 +173,19 @@ def run(
     try:
         with log.open("wb") as output:
             ended = watch(DRIVER, made, None if spark_log else output, told, show=not json)
-        _tell_end(ended, statuses_in(told), log, json=json)
+        return _told_end(ended, statuses_in(told), log)
     finally:
         for leftover in (told, log):
             leftover.unlink(missing_ok=True)
 
 
-def _tell_end(ended: int, last: list[dict[str, Any]], log: Path, *, json: bool) -> None:
+def _told_end(ended: int, last: list[dict[str, Any]], log: Path) -> Told:
     """How a run ended, by its exit status and the last word of each pipeline."""
-    if json:
-        write_json(last)
     failed = [one["error"] for one in last if one.get("error") and one["state"] == "failed"]
     why = failed if failed or not ended else [last_line(log) or f"the driver ended with status {ended}"]
     for one in why:
         note(f"penstock: {one}")
-    if ended:
-        raise typer.Exit(ended if ended > 0 else 1)
+    return last, None, typer.Exit(ended if ended > 0 else 1) if ended else None
 
 
 def watch(command: Sequence[str], made: Mapping[str, Any], output: Any, told: Path, *, show: bool) -> int:
@@ -266,7 +258,7 @@ def last_line(log: Path) -> str:
     return said[-1] if said else next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-@app.command()
+@telling(app)
 def backfill(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="The settings file that has it.")],
@@ -282,8 +274,7 @@ def backfill(
     url: Annotated[
         str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
     ] = None,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Run a pipeline over a past range of its topic or queue, once; the live stream goes on untouched.
 
     Each batch is committed once under the backfill's own name: the same command again goes on where it was, and
@@ -318,16 +309,13 @@ def backfill(
     told = told_by(folder, job_name)
     if status == 0:
         remote(where).act("stream_release", stream=definition.name)
-    if json:
-        write_json({"id": key, "pipeline": name, **told})
-    elif not status:
-        rows, batches = told.get("rows", 0), told.get("batches", 0)
-        in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
-        write(f"backfill {key} of pipeline {name} is done: {counted(rows, 'row')} in {in_batches}")
+    facts = {"id": key, "pipeline": name, **told}
     if status:
-        if not json:
-            note(f"backfill {key} failed: {told.get('error') or f'see {log}'}")
-        raise typer.Exit(status)
+        failed = f"backfill {key} failed: {told.get('error') or f'see {log}'}"
+        return facts, lambda _: note(failed), typer.Exit(status)
+    rows, batches = told.get("rows", 0), told.get("batches", 0)
+    in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+    return facts, f"backfill {key} of pipeline {name} is done: {counted(rows, 'row')} in {in_batches}"
 
 
 def _driven(made: Mapping[str, Any], log: Path) -> int:
@@ -365,7 +353,7 @@ def where_of(settings: Settings, url: str | None) -> Where:
     return Where(url_of(settings, None), user, password, 10.0)
 
 
-@app.command()
+@telling(app)
 def reset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline, or view.NAME for a view on Spark.")],
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="The settings file that has it.")] = "penstock.toml",
@@ -375,9 +363,9 @@ def reset(
     url: Annotated[
         str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
-) -> None:
+) -> Told:
     """Let a pipeline begin anew: forget its checkpoint and what it remembers.  Says what will be read again, and asks.
 
     What is in its outputs stays.  The process that runs the pipeline does it; where nobody runs it, this command does.
@@ -385,7 +373,6 @@ def reset(
     Example: penstock pipeline reset revenue penstock.toml --keep-place
     """
     from penstock.cli.driver_jobs import folder_of
-    from penstock.cli.queues import confirmed
     from penstock.spark.pipelines.folders import locked
     from penstock.spark.pipelines.reset import ask, foreseen, request_of
 
@@ -396,8 +383,7 @@ def reset(
     if not json:
         for one in told:
             note(one.text)
-    if not confirmed(f"pipeline {name} forgets what it remembers and begins anew: go on?", yes):
-        return
+    make_sure(f"pipeline {name} forgets what it remembers and begins anew: go on?", yes)
     folder.mkdir(parents=True, exist_ok=True)
     ask(folder, name, keep_place=keep_place)
     try:
@@ -405,14 +391,11 @@ def reset(
             pipeline.begin_anew()
     except DataFolderInUse:
         wait_for(request_of(folder, name), name)
-    if json:
-        inputs = [
-            {"input": one.input, "stream": one.stream, "start": one.start, "position": one.position,
-             "messages": one.held, "kept": one.kept} for one in told
-        ]  # fmt: skip
-        write_json({"pipeline": name, "reset": True, "inputs": inputs})
-    else:
-        write(f"pipeline {name} begins anew")
+    inputs = [
+        {"input": one.input, "stream": one.stream, "start": one.start, "position": one.position,
+         "messages": one.held, "kept": one.kept} for one in told
+    ]  # fmt: skip
+    return {"pipeline": name, "reset": True, "inputs": inputs}, f"pipeline {name} begins anew"
 
 
 def pipeline_of(settings: Settings, config: str, name: str, where: Where, folder: Path) -> Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -11,20 +11,23 @@ import typer
 
 from penstock.cli.output import (
     DEFAULT_URL,
-    Json,
+    Told,
     Url,
+    connect,
     counted,
     family,
     note,
+    served,
+    telling,
     write,
     write_facts,
-    write_json,
     write_table,
 )
 from penstock.cli.serving import ConfigFile, read_settings
 from penstock.units import format_size
 
 if TYPE_CHECKING:
+    from penstock.client import Client
     from penstock.config.settings import Settings
     from penstock.spark.pipelines.lineage import Batch, Input, Output
 
@@ -39,37 +42,28 @@ BECAME = {"keep": "kept with a warning", "drop": "dropped", "dead-letter": "put 
 STATUS_COLUMNS = ("pipeline", "state", "since", "rows/s", "lag", "batch", "remembers")
 
 
-def statuses(url: str, name: str | None) -> list[dict[str, Any]]:
+def statuses(client: Client, name: str | None) -> list[dict[str, Any]]:
     """What the server knows of pipelines.  Raises NotFound for a name that it has never heard."""
-    from penstock.client import connect
-
-    with connect(url) as client:
-        told = client.action("pipeline_status", with_vhost=False, pipeline=name)
+    told = client.action("pipeline_status", with_vhost=False, pipeline=name)
     return cast("list[dict[str, Any]]", told["pipelines"])
 
 
-@app.command("list")
-def list_(url: Url = DEFAULT_URL, json: Json = False) -> None:
+@served(app, "list")
+def list_(client: Client) -> Told:
     """List the pipelines that a server's settings name or that run beside it: what they read, write, and when.
 
     Example: penstock pipeline list
     """
-    found = statuses(url, None)
-    if json:
-        write_json(found)
-        return
-    rows = [[one["pipeline"], one["state"], one.get("reads"), one.get("writes"), one.get("when")] for one in found]
-    write_table(("pipeline", "state", "reads", "writes", "when"), rows)
+    return statuses(client, None), ("pipeline", "state", "reads", "writes", "when")
 
 
-@app.command()
+@telling(app)
 def status(
     name: Annotated[str | None, typer.Argument(help="One pipeline, with everything known of it.")] = None,
     batches: Annotated[bool, typer.Option("--batches", help="Its last batches: what each read and wrote.")] = False,
     last: Annotated[int, typer.Option("--last", min=1, help="With --batches, how many.")] = 10,
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Show how pipelines are: rows a second, lag, time of a batch, size of their state, last error.
 
     Example: penstock pipeline status revenue --batches
@@ -79,33 +73,34 @@ def status(
 
         if name is None:
             raise InvalidArgument("--batches are of one pipeline: name it")
-        done = finished(name, url)
+        done = finished(name, url)[-last:]
         if not done:
-            statuses(url, name)  # NotFound where the server has not heard of it either
-        show_batches(name, done[-last:], json=json)
-        return
-    found = statuses(url, name)
-    if json:
-        write_json(found[0] if name is not None else found)
-    elif name is not None:
-        write_facts(facts(found[0]))
-    else:
-        write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
-        for line in (*filter(None, map(trouble, found)), *left_behind(url)):
-            write(line)
+            with connect(url) as client:
+                statuses(client, name)  # NotFound where the server has not heard of it either
+        return [one.plain() for one in done], lambda _: show_batches(name, done)
+    with connect(url) as client:
+        found = statuses(client, name)
+        if name is not None:
+            return found[0], lambda one: write_facts(facts(one))
+        left = left_behind(client)
+    return found, lambda _: _show_all(found, left)
 
 
-def left_behind(url: str) -> list[str]:
+def _show_all(found: Sequence[Mapping[str, Any]], left: Sequence[str]) -> None:
+    write_table(STATUS_COLUMNS, [row(one) for one in found], whole=("state", "since"))
+    for line in (*filter(None, map(trouble, found)), *left):
+        write(line)
+
+
+def left_behind(client: Client) -> list[str]:
     """Sentences about streams of pipelines that are no more; none for who may not see streams."""
     from penstock.cli.driver_jobs import orphans
-    from penstock.client import connect
     from penstock.errors import Refused
 
-    with connect(url) as client:
-        try:
-            return orphans(client.streams())
-        except Refused:
-            return []
+    try:
+        return orphans(client.streams())
+    except Refused:
+        return []
 
 
 def row(one: Mapping[str, Any]) -> list[object]:
@@ -151,7 +146,7 @@ def told_ms(value: object) -> str | None:
     return f"{value / 1000:.2f} s" if isinstance(value, (int, float)) else None
 
 
-@app.command()
+@telling(app)
 def lineage(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The pipeline.")],
     lsn: Annotated[
@@ -159,8 +154,7 @@ def lineage(
     ] = None,
     last: Annotated[int, typer.Option("--last", min=1, help="How many batches, the newest ones.")] = 20,
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Show of which messages each batch of a pipeline was made, and what it became.  The log tells it.
 
     Example: penstock pipeline lineage revenue --lsn 123456
@@ -172,22 +166,26 @@ def lineage(
     batches = read(server, name)
     found = [(one, "") for one in batches] if lsn is None else about(server, batches, lsn)
     shown = found[-last:]
-    if json:
-        write_json([{**one.plain(), **({"message": what} if what else {})} for one, what in shown])
-        return
-    if not found:
-        what = f"message {lsn} is neither input nor output" if lsn is not None else "the log knows no finished batch"
-        note(f"{what} of pipeline {name}")
-        return
-    if len(shown) < len(found):
-        note(f"the newest {len(shown)} of {len(found)} batches; --last shows more")
-    head = ("batch", "finished", "input", "output")
-    write_table(
-        (*head, "message") if lsn is not None else head,
-        [(*_row(one), what) if lsn is not None else _row(one) for one, what in shown],
-        title=f"pipeline {name}",
-        whole=("batch", "finished"),
-    )
+
+    def show(told: object) -> None:
+        if not shown:
+            what = "the log knows no finished batch" if lsn is None else f"message {lsn} is neither input nor output"
+            note(f"{what} of pipeline {name}")
+            return
+        if len(shown) < len(found):
+            note(f"the newest {len(shown)} of {len(found)} batches; --last shows more")
+        _show_rows(name, ("input", "output"), shown, ("message",) if lsn is not None else ())
+
+    return [{**one.plain(), **({"message": what} if what else {})} for one, what in shown], show
+
+
+def _show_rows(
+    name: str, columns: tuple[str, str], batches: Sequence[tuple[Batch, str]], more: tuple[str, ...] = ()
+) -> None:
+    """Batches of a pipeline.  columns: what the last two are called.  more: the column of what stands beside each."""
+    rows = [(*_row(one), *([what] if more else [])) for one, what in batches]
+    head = ("batch", "finished")
+    write_table((*head, *columns, *more), rows, title=f"pipeline {name}", whole=head)
 
 
 def finished(name: str, url: str) -> list[Batch]:
@@ -198,46 +196,37 @@ def finished(name: str, url: str) -> list[Batch]:
     return read(Remote(Where(url, patience=BATCH_PATIENCE_S)), name)
 
 
-def show_batches(name: str, batches: Sequence[Batch], *, json: bool) -> None:
+def show_batches(name: str, batches: Sequence[Batch]) -> None:
     """A line for each: what it read, what it wrote, how many rows."""
-    if json:
-        write_json([one.plain() for one in batches])
-        return
-    if not batches:
+    if batches:
+        _show_rows(name, ("read", "wrote"), [(one, "") for one in batches])
+    else:
         note(f"pipeline {name} has finished no batch yet")
-        return
-    write_table(
-        ("batch", "finished", "read", "wrote"),
-        [_row(one) for one in batches],
-        title=f"pipeline {name}",
-        whole=("batch", "finished"),
-    )
 
 
-@app.command()
+@telling(app)
 def graph(
     config: ConfigFile = None,
     dot: Annotated[bool, typer.Option("--dot", help="Print a graph for Graphviz instead.")] = False,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Show what each pipeline of the settings reads and writes.
 
     Example: penstock pipeline graph penstock.toml --dot | dot -Tsvg > pipelines.svg
     """
     edges = edges_of(read_settings(config, {}))
-    if json:
-        write_json([{"pipeline": name, "reads": reads, "writes": writes} for name, reads, writes in edges])
-    elif dot:
-        write("digraph pipelines {\n  rankdir=LR")
-        for name, reads, writes in edges:
-            write(f"  {_quoted('pipeline ' + name)} [shape=box]")
-            for source in reads:
-                write(f"  {_quoted(source)} -> {_quoted('pipeline ' + name)}")
-            for target in writes:
-                write(f"  {_quoted('pipeline ' + name)} -> {_quoted(target)}")
-        write("}")
-    else:
-        write_table(("reads", "pipeline", "writes"), [(", ".join(r), name, ", ".join(w)) for name, r, w in edges])
+    found = [{"pipeline": name, "reads": reads, "writes": writes} for name, reads, writes in edges]
+    return found, "\n".join(_dotted(edges)) if dot else ("reads", "pipeline", "writes")
+
+
+def _dotted(edges: Sequence[tuple[str, Sequence[str], Sequence[str]]]) -> Iterator[str]:
+    """The lines of a graph for Graphviz."""
+    yield "digraph pipelines {\n  rankdir=LR"
+    for name, reads, writes in edges:
+        box = _quoted(f"pipeline {name}")
+        yield f"  {box} [shape=box]"
+        yield from (f"  {_quoted(source)} -> {box}" for source in reads)
+        yield from (f"  {box} -> {_quoted(target)}" for target in writes)
+    yield "}"
 
 
 def edges_of(settings: Settings) -> list[tuple[str, list[str], list[str]]]:

@@ -17,15 +17,15 @@ import typer
 from penstock.cli.backups import ArchiveFolder
 from penstock.cli.output import (
     DEFAULT_URL,
-    Json,
+    Told,
     Url,
     bar,
     connect,
     counted,
     moment,
     note,
+    telling,
     write,
-    write_json,
     write_list,
 )
 from penstock.cli.queues import Name, app, limits_after
@@ -50,7 +50,7 @@ FAR = 4096
 COLUMNS = ("lsn", "time", "what", "by", "messages", "expired", "readable", "log", "archive", "backup")
 
 
-@app.command()
+@telling(app)
 def recover(
     name: Name,
     lsn: Annotated[
@@ -64,8 +64,7 @@ def recover(
     vhost: Annotated[str | None, typer.Option("--vhost", help="The queue's vhost; by default that of the URL.")] = None,
     amqp: Annotated[str | None, typer.Option("--amqp", help="Where AMQP is, amqp://host:port.")] = None,
     url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Publish again what a purge, a deletion of the queue or `message cancel` took.
 
     Without --lsn: which of them the log knows, how many messages each took, and where these can still be read.  With
@@ -85,11 +84,10 @@ def recover(
             raise NotFound(f"the log in {data} knows no queue '{name}' in vhost '{vhost}'{_since(found)}")
         bodies = Bodies(evidence)
         if lsn is None:
-            _list(found, bodies, name, json)
-            return
+            return _list(found, bodies, name)
         if not found.removals:
             raise _nothing_there(evidence, found, name, lsn)
-        _recover(Recovery(found.removals[0], bodies, name, to or name, vhost), url, amqp, do=yes, json=json)
+        return _recover(Recovery(found.removals[0], bodies, name, to or name, vhost), url, amqp, do=yes)
 
 
 def _with_vhost(url: str, vhost: str | None) -> tuple[str, str]:
@@ -233,19 +231,20 @@ def _plain(one: Removal, figures: Figures) -> dict[str, object]:
     return {**told, "expired": figures.expired, "readable": sum(figures.readable.values()), **figures.readable}
 
 
-def _list(found: Found, bodies: Bodies, name: str, json: bool) -> None:
+def _list(found: Found, bodies: Bodies, name: str) -> Told:
     figures = _figures(found.removals, bodies, time.time_ns() // 1000)
     rows = [_plain(one, its) for one, its in zip(found.removals, figures, strict=True)]
-    if json:
-        write_json(rows)
-        return
-    if rows:
-        shown = [{**row, "time": moment(cast("float", row["time"]))} for row in rows]
-        write_list(shown, [column for column in COLUMNS if column in rows[0]], False)
-    else:
-        write(f"nothing was purged, deleted or withdrawn from queue {name}")
-    if since := _since(found):
-        note(since.removeprefix(", and "))
+
+    def show(facts: object) -> None:
+        if rows:
+            shown = [{**row, "time": moment(cast("float", row["time"]))} for row in rows]
+            write_list(shown, [column for column in COLUMNS if column in rows[0]])
+        else:
+            write(f"nothing was purged, deleted or withdrawn from queue {name}")
+        if since := _since(found):
+            note(since.removeprefix(", and "))
+
+    return rows, show
 
 
 class Recovery(NamedTuple):
@@ -286,7 +285,7 @@ class Recovery(NamedTuple):
         return self.bodies.sources[0][1].origin
 
 
-def _recover(recovery: Recovery, url: str, amqp: str | None, *, do: bool, json: bool) -> None:
+def _recover(recovery: Recovery, url: str, amqp: str | None, *, do: bool) -> Told:
     now = time.time_ns() // 1000
     [figures] = _figures([recovery.removal], recovery.bodies, now)
     told = {"dry_run": not do, "queue": recovery.queue, "to": recovery.to, **_plain(recovery.removal, figures)}
@@ -295,24 +294,25 @@ def _recover(recovery: Recovery, url: str, amqp: str | None, *, do: bool, json: 
     if do:
         with connect(url) as client:
             published, unroutable = _published(recovery, client, amqp, now, readable)
-    if json:
-        write_json({**told, "lost": figures.lost, "published": published, "unroutable": unroutable})
-    elif do:
-        write(f"{counted(published, 'message')} published to queue {recovery.to}, all on disk")
+    text = f"{counted(readable, 'message')} would be published to queue {recovery.to}: say --yes"
+    if do:
+        text = f"{counted(published, 'message')} published to queue {recovery.to}, all on disk"
         if before := readable - published - unroutable:
-            write(f"{counted(before, 'message')} had been published before")
-    else:
-        write(f"{counted(readable, 'message')} would be published to queue {recovery.to}: say --yes")
-    for count, why in (
-        (figures.expired, "left out: the time that they had is over"),
-        (recovery.removal.elsewhere, "left out: other sites own them, and have them still"),
-        (figures.lost, "in no segment of the log any more: an archive or an older backup may have them"),
-        (unroutable, f"not stored: queue {recovery.to} does not take them, for its filter says so"),
-    ):
-        if count and not json:
-            note(f"{counted(count, 'message')} {why}")
-    if figures.lost or unroutable:
-        raise typer.Exit(1)
+            text += f"\n{counted(before, 'message')} had been published before"
+
+    def show(facts: object) -> None:
+        write(text)
+        for count, why in (
+            (figures.expired, "left out: the time that they had is over"),
+            (recovery.removal.elsewhere, "left out: other sites own them, and have them still"),
+            (figures.lost, "in no segment of the log any more: an archive or an older backup may have them"),
+            (unroutable, f"not stored: queue {recovery.to} does not take them, for its filter says so"),
+        ):
+            if count:
+                note(f"{counted(count, 'message')} {why}")
+
+    facts = {**told, "lost": figures.lost, "published": published, "unroutable": unroutable}
+    return facts, show, typer.Exit(1) if figures.lost or unroutable else None
 
 
 def _published(recovery: Recovery, client: Client, amqp: str | None, now: int, most: int) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -18,18 +18,18 @@ from penstock.cli.output import (
     JsonLines,
     Told,
     Url,
+    Yes,
     ago,
     connect,
     counted,
     family,
+    make_sure,
     served,
-    tell,
-    unasked,
+    telling,
     until_or_for,
     when_of,
     write,
     write_facts,
-    write_json,
     write_table,
 )
 from penstock.core.queue.limits import Limits
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 app = family("queue", "List, show, declare, change and look into queues.")
 
 Name = Annotated[str, typer.Argument(help="The queue.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Setting = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, as in the settings file.")
 ]
@@ -135,8 +134,7 @@ def alter(
     if not settings:
         raise InvalidArgument("name what to change: --set KEY=VALUE, or --unset KEY")
     for question in () if yes else _losses(client, name, settings):
-        if not confirmed(question, yes):
-            return None
+        make_sure(question, yes)
     left = client.alter(name, **settings)
     more = f"; {counted(left, 'message')} left it" if left else ""
     return {"altered": name, "settings": sorted(settings), "left": left}, f"queue {name} altered{more}"
@@ -182,8 +180,7 @@ def purge(client: Client, name: Name, yes: Yes = False) -> Told:
     """
     counts = client.queue(name)
     ready = sum(cast("int", counts[state]) for state in ("ready", "held", "inactive"))
-    if not confirmed(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes):
-        return None
+    make_sure(f"queue {name} has {counted(ready, 'ready message')}: remove what is ready?", yes)
     messages = client.purge(name)
     return {"purged": name, "messages": messages}, f"{counted(messages, 'message')} removed from queue {name}"
 
@@ -198,19 +195,9 @@ def delete(client: Client, name: Name, yes: Yes = False) -> Told:
 
     Example: penstock queue delete to-ship --yes
     """
-    if not confirmed(f"queue {name} has {_waiting(client.queue(name))}: delete it?", yes):
-        return None
+    make_sure(f"queue {name} has {_waiting(client.queue(name))}: delete it?", yes)
     client.delete(name)
     return {"deleted": name}, f"queue {name} deleted"
-
-
-def confirmed(question: str, yes: bool) -> bool:
-    """Whether to go on with what takes something away.  InvalidArgument where nobody is there to ask."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise unasked(question)
-    return typer.confirm(question)
 
 
 FLAGS = frozenset({"durable", "auto_delete", "passive"})
@@ -306,8 +293,7 @@ def ack(
     if filter is None:
         affected = client.ack(name, ",".join(bookmarks or []), by=by, option=option)
     else:
-        if not confirmed(f"queue {name} has {_waiting(client.queue(name))}: settle what matches?", yes):
-            return None
+        make_sure(f"queue {name} has {_waiting(client.queue(name))}: settle what matches?", yes)
         affected = client.ack_filter(name, filter, by=by, option=option)
     return {"queue": name, "affected": affected}, f"{counted(affected, 'message')} of queue {name}"
 
@@ -360,7 +346,7 @@ def explain(
     return told, "\n".join(line for one in told["queues"] for line in reasons(one))
 
 
-@app.command()
+@telling(app)
 def redrive(
     name: Name,
     filter: Filter = None,
@@ -372,7 +358,7 @@ def redrive(
     master: Annotated[str, typer.Option("--master", help="With --spark: local[*], or spark://host:port.")] = "local[*]",
     url: Url = DEFAULT_URL,
     json: Json = False,
-) -> None:
+) -> Told:
     """Send dead letters back to the queue in which they died first.  Tells what it would do, and asks.
 
     Example: penstock queue redrive graveyard --filter "/error = 'timeout'" --count 500 --rate 50
@@ -380,20 +366,15 @@ def redrive(
     if spark:
         if rate is not None:
             raise InvalidArgument("--rate does not go with --spark")
-        _redrive_by_spark(name, filter, count, master, url, dry=dry, yes=yes, json=json)
-        return
+        return _redriven_by_spark(name, filter, count, master, url, dry=dry, yes=yes, strays=not json)
     with connect(url) as client:
-        preview = client.redrive(name, filter=filter, count=count, dry_run=True)
-        _strays(preview, json)
-        if not _agreed(preview, name, dry, yes, json):
-            return
-        done = client.redrive(name, filter=filter, count=count, rate=rate)
-    _tell(done, json)
+        work = partial(client.redrive, name, filter=filter, count=count)
+        return _moved(work, name, rate, dry=dry, yes=yes, strays=not json)
 
 
-def _redrive_by_spark(
-    name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, json: bool
-) -> None:
+def _redriven_by_spark(
+    name: str, filter: str | None, count: int | None, master: str, url: str, *, dry: bool, yes: bool, strays: bool
+) -> Told:
     from penstock.expr import compile_filter
     from penstock.spark import session
     from penstock.spark.audits import redrive as run
@@ -404,16 +385,14 @@ def _redrive_by_spark(
         client.queue(name)  # says within seconds if nobody answers, or knows it
     made = session(master)
     try:
-        preview = run(made, url, name, filter=filter, count=count, dry_run=True)
-        _strays(preview, json)
-        if _agreed(preview, name, dry, yes, json):
-            _tell(run(made, url, name, filter=filter, count=count), json)
+        return _moved(partial(run, made, url, name, filter=filter, count=count), name, dry=dry, yes=yes, strays=strays)
     finally:
         made.stop()
 
 
-@app.command()
+@served(app)
 def move(
+    client: Client,
     name: Name,
     to: Annotated[str, typer.Option("--to", help="The queue that gets them.")],
     filter: Filter = None,
@@ -421,51 +400,34 @@ def move(
     rate: Rate = None,
     dry: Dry = False,
     yes: Yes = False,
-    url: Url = DEFAULT_URL,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Move what waits in a queue to the end of another.  Tells what it would do, and asks.
 
     Example: penstock queue move to-ship --to to-ship-later --filter "/weight > 30" --yes
     """
-    with connect(url) as client:
-        preview = client.move(name, to, filter=filter, count=count, dry_run=True)
-        if not _agreed(preview, name, dry, yes, json):
-            return
-        done = client.move(name, to, filter=filter, count=count, rate=rate)
-    _tell(done, json)
+    return _moved(partial(client.move, name, to, filter=filter, count=count), name, rate, dry=dry, yes=yes)
 
 
-def _agreed(preview: Mapping[str, object], name: str, dry: bool, yes: bool, json: bool) -> bool:
-    """Whether to go on after what a dry run has told."""
-    matched = cast("int", preview["matched"])
+def _moved(
+    work: Callable[..., dict[str, Any]], name: str, rate: float | None = None, *, dry: bool, yes: bool,
+    strays: bool = False,
+) -> Told:  # fmt: skip
+    """What `work` does, once it is known what that would be.  strays: what would stay is told before."""
+    preview = work(dry_run=True)
+    for why, number in preview["strays"].items() if strays else ():
+        write(f"{counted(number, 'message')} would stay: {why}")
+    matched = preview["matched"]
     if not matched:
-        tell(
-            {"moved": 0, "matched": 0, "targets": {}, "strays": preview["strays"]},
-            f"nothing to move in queue {name}",
-            json,
-        )
-        return False
+        nothing: dict[str, object] = {"moved": 0, "matched": 0, "targets": {}, "strays": preview["strays"]}
+        return nothing, f"nothing to move in queue {name}"
     if dry:
-        tell(dict(preview), f"{counted(matched, 'message')} of queue {name} would be moved: {_targets(preview)}", json)
-        return False
-    return confirmed(f"{counted(matched, 'message')} of queue {name}: {_targets(preview)}.  Go on?", yes)
-
-
-def _tell(done: Mapping[str, object], json: bool) -> None:
-    if json:
-        write_json(dict(done))
-        return
-    moved = cast("int", done["moved"])
-    write(f"{counted(moved, 'message')} moved" + (f": {_targets(done)}" if moved else ""))
+        return preview, f"{counted(matched, 'message')} of queue {name} would be moved: {_targets(preview)}"
+    make_sure(f"{counted(matched, 'message')} of queue {name}: {_targets(preview)}.  Go on?", yes)
+    done = work() if rate is None else work(rate=rate)
+    moved = done["moved"]
+    return done, f"{counted(moved, 'message')} moved" + (f": {_targets(done)}" if moved else "")
 
 
 def _targets(done: Mapping[str, object]) -> str:
     targets = cast("Mapping[str, int]", done["targets"])
     return ", ".join(f"{number:,} to {queue}" for queue, number in sorted(targets.items()))
-
-
-def _strays(preview: Mapping[str, object], json: bool) -> None:
-    if not json:
-        for why, number in cast("Mapping[str, int]", preview["strays"]).items():
-            write(f"{counted(number, 'message')} would stay: {why}")

@@ -21,7 +21,7 @@ import orjson
 import typer
 
 from penstock.cli.amqp_link import Broker, Link, broker_at, door_of
-from penstock.cli.output import connect, counted, note, write, write_json, write_table
+from penstock.cli.output import Told, connect, counted, note, write, write_table
 from penstock.cli.serving import read_settings
 from penstock.errors import InvalidArgument, NotFound, ProtocolError, Refused, SettingsError, Unavailable, told_as
 from penstock.log.disk import OsDisk
@@ -333,28 +333,28 @@ def publish_of_member(
     told: Callable[[int], None],
     *,
     do: bool,
-    json: bool,
-) -> None:
-    """The command: what there is and was done is shown.  config: the member's settings."""
+) -> Told:
+    """The command: what there is and was done.  config: the member's settings."""
     with connect(url) as client:
         found = publish_cut(read_settings(config, {}), client, files, amqp, do=do, told=told)
     open_ones = [one for one in found if not one.before]
     left, done = sum(one.messages for one in open_ones), sum(one.published for one in found)
     unroutable = sum(one.unroutable for one in found)
-    if json:
-        write_json({"dry_run": not do, "messages": left, "published": done, "files": [one.plain() for one in found]})
-    else:
-        columns = ("file in cut/", "to publish", "in the log", "dead letters", "expired", "published")
-        rows = [
-            (one.file, 0 if one.before else one.messages, one.there, one.made, one.expired,
-             "before" if one.before else one.published)
-            for one in found
-        ]  # fmt: skip
+    columns = ("file in cut/", "to publish", "in the log", "dead letters", "expired", "published")
+    rows = [
+        (one.file, 0 if one.before else one.messages, one.there, one.made, one.expired,
+         "before" if one.before else one.published)
+        for one in found
+    ]  # fmt: skip
+
+    def show(facts: object) -> None:
         write_table(columns, rows)
         if do:
             write(f"{counted(done, 'message')} published, all on disk")
         else:
             write(f"{counted(left, 'message')} would be published: say --yes")
+
     if unroutable:
         note(f"{counted(unroutable, 'message')} not stored: no queue and no declared topic takes them")
-        raise typer.Exit(1)
+    facts = {"dry_run": not do, "messages": left, "published": done, "files": [one.plain() for one in found]}
+    return facts, show, typer.Exit(1) if unroutable else None

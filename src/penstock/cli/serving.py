@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import Annotated, cast
 
 import typer
 
-from penstock.cli.output import Json, note, root, write, write_json, write_table
-from penstock.config.foreign import Remark, Verdict, is_foreign, read_bytes, read_foreign
+from penstock.cli.output import Json, Told, note, root, telling, write, write_table
+from penstock.config.foreign import Converted, Remark, Verdict, is_foreign, read_bytes, read_foreign
 from penstock.config.foreign.converted import Path_, to_toml
 from penstock.config.mistakes import Problem
 from penstock.config.settings import Settings
@@ -313,23 +313,26 @@ def up(
     )
 
 
-@root.command()
-def check(config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)], json: Json = False) -> None:
+@telling(root)
+def check(config: Annotated[str, typer.Argument(metavar="CONFIG", help=_CONFIG)], json: Json = False) -> Told:
     """Check a settings file, its filters and patterns included, as a server with an empty folder would take it.
 
     Bookmarks of recovery points are held against the log of the data folder that the settings name, if it is there.
 
     Example: penstock check penstock.toml
     """
-    from penstock.config.impossible import of_views
     from penstock.server.opening import try_settings
 
     settings = read_settings(config, {}, tell=not json, inside=True)
     compared = try_settings(settings)  # whether there is a log that bookmarks were compared with
     counts = {name: len(getattr(settings, name)) for name in DECLARED}
-    if json:
-        write_json({"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)})
-        return
+    facts = {"ok": True, "declares": counts, "settings": settings.model_dump(mode="json", by_alias=True)}
+    return facts, lambda _: _show_good(config, settings, counts, compared=compared)
+
+
+def _show_good(config: str, settings: Settings, counts: Mapping[str, int], *, compared: bool) -> None:
+    from penstock.config.impossible import of_views
+
     declared = ", ".join(
         f"{count} {name.replace('_', ' ')}{'' if count == 1 else 's'}" for name, count in counts.items() if count
     )
@@ -350,19 +353,18 @@ class Target(Enum):
     TOML = "toml"
 
 
-@root.command()
+@telling(root)
 def convert(
     file: Annotated[str, typer.Argument(help="AMPSConfig XML, Artemis broker.xml or RabbitMQ definitions.json.")],
     to: Annotated[Target, typer.Option("--to", help="The format to write.")] = Target.TOML,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Turn a settings file of another server into ours, and list what has no equal.
 
     Exit status 2 for a file that its own server would not take either.
 
     Example: penstock convert amps.xml --to toml > penstock.toml
     """
-    from penstock.config.load import judged, load_converted
+    from penstock.config.load import judged
 
     data = read_bytes(Path(file), file)
     if not is_foreign(data):
@@ -370,16 +372,18 @@ def convert(
     converted = read_foreign(file, os.environ, data=data)
     remarks = judged(converted)
     text = to_toml(converted.settings, converted.places, [f"From {converted.kind}, {file}"])
-    if json:
-        write_json(
-            {
-                "format": converted.kind,
-                to.value: text,
-                "settings": converted.settings,
-                "remarks": [remark_as_json(remark) for remark in remarks],
-            }
-        )
-        return
+    facts = {
+        "format": converted.kind,
+        to.value: text,
+        "settings": converted.settings,
+        "remarks": [remark_as_json(remark) for remark in remarks],
+    }
+    return facts, lambda _: _show_converted(converted, text, remarks)
+
+
+def _show_converted(converted: Converted, text: str, remarks: Sequence[Remark]) -> None:
+    from penstock.config.load import load_converted
+
     sys.stdout.write(text)
     sys.stdout.flush()
     write_remarks(remarks)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.driver_jobs import holds, orphans
-from penstock.cli.output import Told, ago, counted, family, served, write, write_facts, write_table
-from penstock.cli.queues import Yes, confirmed
+from penstock.cli.output import Told, Yes, ago, counted, family, make_sure, served, write, write_facts, write_table
 from penstock.errors import NotFound
 from penstock.units import format_duration
 
@@ -85,8 +84,7 @@ def release(
     """
     stream = _found(client, name)
     held, what = holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
-    if not confirmed(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes):
-        return None
+    make_sure(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes)
     released = client.release_stream(name, drop=drop)
     facts = {"released": name, "messages": released, "dropped": drop}
     if stream["mode"] == "queue":

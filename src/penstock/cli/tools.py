@@ -10,14 +10,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from penstock.cli.output import Json, JsonLines, family, note, root, write, write_json, write_table
+from penstock.cli.output import JsonLines, Told, family, note, root, telling, write, write_json, write_table
 from penstock.cli.serving import ConfigFile, Data, read_settings
 from penstock.errors import InvalidArgument, shown, told_as
+
+if TYPE_CHECKING:
+    from penstock.cli.checkup import Finding
 
 _SIGNED = re.compile(r"-(?:[^A-Za-z-]|\w+\s*\()")
 """What begins so is an expression and no option: `-5 % 3`, `-/a`, `-ABS(/a)`."""
@@ -113,8 +116,8 @@ def as_json(value: object) -> object:
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if isinstance(value, str) else value
 
 
-@root.command()
-def doctor(config: ConfigFile = None, data: Data = None, json: Json = False) -> None:
+@telling(root)
+def doctor(config: ConfigFile = None, data: Data = None) -> Told:
     """Say what is wrong with this machine, and which settings are in force.  Exit status 1 if it cannot serve.
 
     Example: penstock doctor penstock.toml
@@ -125,21 +128,21 @@ def doctor(config: ConfigFile = None, data: Data = None, json: Json = False) -> 
 
     settings = read_settings(config, {"server.data": data})
     findings = [*examine(settings), *examine_cluster(settings)]
-    if json:
-        write_json(
-            {
-                "findings": [finding._asdict() for finding in findings],
-                "settings": {name: {"value": value, "from": origin} for name, value, origin in in_force(settings)},
-            }
-        )
-    else:
-        write_table(("", "what", "found"), [(finding.verdict, finding.name, finding.found) for finding in findings])
-        for finding in findings:
-            if finding.advice:
-                note(f"{finding.name}: {finding.advice}")
-        write_table(("setting", "value", "from"), in_force(settings))
-    if any(finding.verdict == "bad" for finding in findings):
-        raise typer.Exit(1)
+    rows = in_force(settings)
+    facts = {
+        "findings": [finding._asdict() for finding in findings],
+        "settings": {name: {"value": value, "from": origin} for name, value, origin in rows},
+    }
+    bad = any(finding.verdict == "bad" for finding in findings)
+    return facts, lambda _: _show_findings(findings, rows), typer.Exit(1) if bad else None
+
+
+def _show_findings(findings: Sequence[Finding], in_force: Sequence[tuple[str, str, str]]) -> None:
+    write_table(("", "what", "found"), [(finding.verdict, finding.name, finding.found) for finding in findings])
+    for finding in findings:
+        if finding.advice:
+            note(f"{finding.name}: {finding.advice}")
+    write_table(("setting", "value", "from"), in_force)
 
 
 tls = family("tls", "Certificates to develop with.")
@@ -161,8 +164,8 @@ def _family() -> None:
     """Certificates to develop with."""
 
 
-@tls.command()
-def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days = 365, json: Json = False) -> None:
+@telling(tls)
+def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days = 365) -> Told:
     """Make a CA of your own, and a server's certificate and key signed by it; the CA's key is not kept.
 
     For development and tests: in production your own CA or a public one signs.
@@ -182,11 +185,12 @@ def make(folder: Folder, host: Hosts = None, client: Clients = None, days: Days 
     for name, (certificate, key) in made.items():
         write_new(folder / f"{name}.pem", certificate)
         write_new(folder / f"{name}.key", key, secret=True)
-    if json:
-        write_json({"folder": str(folder), "ca": "ca.pem", "made": list(made), "days": days})
-        return
-    write(_settings_of(folder, with_clients=bool(client)))
-    note(f"clients trust it with ca = {folder / 'ca.pem'}; good for {days} days, for development")
+
+    def show(facts: object) -> None:
+        write(_settings_of(folder, with_clients=bool(client)))
+        note(f"clients trust it with ca = {folder / 'ca.pem'}; good for {days} days, for development")
+
+    return {"folder": str(folder), "ca": "ca.pem", "made": list(made), "days": days}, show
 
 
 def _make_folder(folder: Path, names: Sequence[str]) -> None:

@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.cli.output import DEFAULT_URL, Json, Url, connect, console_of, counted, root, shown, write, write_json
+from penstock.cli.output import (
+    DEFAULT_URL,
+    Json,
+    Told,
+    Url,
+    connect,
+    console_of,
+    counted,
+    root,
+    served,
+    shown,
+    write_json,
+)
 from penstock.errors import Draining, InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
 from penstock.units import format_size, parse_duration
@@ -197,13 +209,13 @@ def _leaves(seconds: float) -> bool:
 DRAIN_LOOK_S = 0.2
 
 
-@root.command()
+@served(root)
 def drain(
+    client: Client,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for leases to end.")] = "5m",
     undo: Annotated[bool, typer.Option("--undo", help="Take work again.")] = False,
-    url: Url = DEFAULT_URL,
     json: Json = False,
-) -> None:
+) -> Told:
     """Let a server run empty before it is stopped: no new messages, no new consumers, no new leases.
 
     Who holds messages settles them as ever; the command ends when no lease is left, with status 1 when the time is over
@@ -213,19 +225,14 @@ def drain(
     """
     with told_as(InvalidArgument, "--timeout: "):
         seconds = parse_duration(timeout) / 1e6
-    with connect(url) as client:
-        told = client.drain(undo=undo)
-        if not undo:
-            told = _emptied(client, told, seconds, quiet=json)
-    if json:
-        write_json(told)
-    elif undo:
-        write("the server takes work again")
-    elif told["empty"]:
-        write("the server is empty of work and may be stopped; `penstock drain --undo` lets it work again")
-    if not undo and not told["empty"]:
-        left = f"{counted(told['leased'], 'message')} leased in {counted(told['queues'], 'queue')}"
-        raise Draining(f"still {left} after {timeout}; the server goes on draining")
+    told = client.drain(undo=undo)
+    if undo:
+        return told, "the server takes work again"
+    told = _emptied(client, told, seconds, quiet=json)
+    if told["empty"]:
+        return told, "the server is empty of work and may be stopped; `penstock drain --undo` lets it work again"
+    left = f"{counted(told['leased'], 'message')} leased in {counted(told['queues'], 'queue')}"
+    return told, None, Draining(f"still {left} after {timeout}; the server goes on draining")
 
 
 def _emptied(remote: Client, told: dict[str, Any], seconds: float, *, quiet: bool) -> dict[str, Any]:

@@ -20,14 +20,16 @@ from penstock.cli.output import (
     JsonLines,
     Told,
     Url,
+    Yes,
     connect,
     counted,
     family,
+    make_sure,
     note,
     root,
     served,
     tell,
-    unasked,
+    telling,
     write,
     write_bytes,
     write_facts,
@@ -62,7 +64,7 @@ def list_(client: Client) -> Told:
     """
     topics = client.topics()
     rows = [{**topic, "key": _key(topic)} for topic in topics]
-    return topics, lambda _: write_list(rows, COLUMNS, as_json=False)
+    return topics, lambda _: write_list(rows, COLUMNS)
 
 
 @served(app)
@@ -95,17 +97,16 @@ def schema(
         client.register_schema(name, register, exchange)
     schemas: dict[str, str] = client.topic(name, exchange)["schemas"]
     rows = [{"version": number, "schema": text} for number, text in schemas.items()]
-    return schemas, lambda _: write_list(rows, ("version", "schema"), as_json=False)
+    return schemas, lambda _: write_list(rows, ("version", "schema"))
 
 
-@app.command("message-type")
+@telling(app, "message-type")
 def message_type(
     name: Annotated[str, typer.Argument(help="avro or protobuf.")],
     files: Annotated[list[str], typer.Argument(help="A file of one schema, or some with their ids: 7=orders.avsc.")],
     message: Annotated[str | None, typer.Option(help="Of protobuf: the message, such as shop.Order.")] = None,
     header: Annotated[str | None, typer.Option(help="The header that has the id, if no body begins with it.")] = None,
-    json: Json = False,
-) -> None:
+) -> Told:
     """Print the message type of bodies with these schemas, for `x-message-type` and all that takes a message type.
 
     Of protobuf a file is what `protoc --include_imports --descriptor_set_out` has written.
@@ -124,10 +125,7 @@ def message_type(
     with told_as(InvalidArgument):
         given = {"message": message, "header": header}
         kind = of_files({name: numbered or files[0]} | {key: one for key, one in given.items() if one is not None})
-    if json:
-        write_json({"message_type": kind})
-    else:
-        write(kind)
+    return {"message_type": kind}, kind
 
 
 def _key(topic: dict[str, object]) -> str | None:
@@ -156,7 +154,7 @@ def sow(
     delete: Annotated[
         bool, typer.Option("--delete", help="Remove the records that match; says how many first.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     raw: Raw = False,
     url: Url = DEFAULT_URL,
     json: JsonLines = False,
@@ -173,7 +171,7 @@ def sow(
     _refuse_order(order_by)
     with connect(url) as client:
         if delete:
-            _delete(client, topic, exchange, filter, yes=yes, json=json)
+            tell(_delete(client, topic, exchange, filter, yes=yes), as_json=json)
             return
         records = client.sow(
             topic, exchange=exchange, filter=filter, order_by=order_by, top_n=top, skip_n=skip, projection=select,
@@ -219,18 +217,15 @@ def _stats(told: dict[str, int]) -> None:
     note(f"{told['topic_matches']} compared, {told['matches']} matched, {told['records_returned']} shown")
 
 
-def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, yes: bool, json: bool) -> None:
+def _delete(remote: Client, topic: str, exchange: str, filter: str | None, *, yes: bool) -> Told:
     if filter is None:
         raise InvalidArgument("--delete needs a --filter; '1=1' is all")
     if not yes:
         found = sum(1 for _ in remote.sow(topic, exchange=exchange, filter=filter))
         note(f"{counted(found, 'record')} of {topic} match now")
-        if not sys.stdin.isatty():
-            raise unasked("Remove them?")
-        if not typer.confirm("Remove them?"):
-            raise typer.Exit(1)
+        make_sure("Remove them?", yes, status=1)
     removed = remote.sow_delete(topic, filter=filter, exchange=exchange)
-    tell({"removed": removed}, f"{counted(removed, 'record')} removed", json)
+    return {"removed": removed}, f"{counted(removed, 'record')} removed"
 
 
 SHOWN = 1000

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.output import Json, counted, note, root, write_json, write_table
+from penstock.cli.output import Json, Told, counted, note, root, telling, write_table
 from penstock.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.child_process import Child
     from penstock.worker.app import App
-    from penstock.worker.worker import Counts
 
 STOP_S = 3600.0
 """A process may take so long to stop: its own grace ends before."""
@@ -40,7 +39,7 @@ BEAT_S = 0.2
 """How often the processes are looked at."""
 
 
-@root.command()
+@telling(root)
 def worker(
     target: Annotated[str, typer.Argument(metavar="MODULE:APP", help="Where the app is, such as shop.workers:app.")],
     url: Annotated[
@@ -59,7 +58,7 @@ def worker(
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     json: Json = False,
-) -> None:
+) -> Told:
     """Give the messages of queues to the functions of an app.  SIGTERM and Ctrl-C let what runs end.
 
     Example: penstock worker shop.workers:app --processes 4
@@ -80,7 +79,7 @@ def worker(
     if not json:
         _tell(app)
     counts = app.run(url=url, burst=burst)
-    _tell_counts(counts, json)
+    return {name: asdict(one) for name, one in counts.items()}, _show_counts
 
 
 def _loaded(target: str) -> App:
@@ -122,12 +121,9 @@ def _tell(app: App) -> None:
     note("penstock worker: at work; Ctrl-C lets what runs end")
 
 
-def _tell_counts(counts: Mapping[str, Counts], json: bool) -> None:
-    if json:
-        write_json({name: asdict(one) for name, one in counts.items()})
-        return
+def _show_counts(counts: Mapping[str, Mapping[str, int]]) -> None:
     columns = ("worker", "done", "retried", "rejected", "released", "lost")
-    rows = [(name, *(getattr(one, column) for column in columns[1:])) for name, one in counts.items()]
+    rows = [(name, *(one[column] for column in columns[1:])) for name, one in counts.items()]
     write_table(columns, rows)
 
 
