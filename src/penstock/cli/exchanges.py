@@ -214,14 +214,12 @@ def policy_family(operator: bool) -> None:
 
     plural = f"{word[:-1]}ies"
     list_.__doc__ = f"List the {plural} of the vhost.\n\nExample: penstock {command} list"
+    article = "an" if operator else "a"
     set_.__doc__ = (
-        f"Set a {word}; one of that name is replaced as a whole.  Queues that match follow at once.\n\n"
+        f"Set {article} {word}; one of that name is replaced as a whole.  Queues that match follow at once.\n\n"
         f"Example: penstock {command} set cap '^jobs' '{example}'"
     )
-    delete.__doc__ = f"Delete a {word}; what it did is undone.\n\nExample: penstock {command} delete cap --yes"
-    if operator:
-        set_.__doc__ = set_.__doc__.replace("Set a operator", "Set an operator")
-        delete.__doc__ = delete.__doc__.replace("Delete a operator", "Delete an operator")
+    delete.__doc__ = f"Delete {article} {word}; what it did is undone.\n\nExample: penstock {command} delete cap --yes"
     served(app, "list")(list_)
     served(app, "set")(set_)
     served(app, "delete")(delete)

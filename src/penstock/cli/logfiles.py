@@ -195,6 +195,14 @@ class Wanted:
     columns: tuple[str, ...] = COLUMNS
     records: bool = False  # all records as the log stores them, not the messages of topics
 
+    def said(self) -> dict[str, Any]:
+        """What a replay is asked for beside its topic and where it goes from and to."""
+        every = self.pattern if self.pattern is not None or self.topic is not None else ""
+        return {
+            "pattern": every, "exchange": self.exchange, "filter": self.filter, "limit": self.limit,
+            "columns": self.columns,
+        }  # fmt: skip
+
 
 @dataclass(slots=True)
 class Done:
@@ -239,16 +247,7 @@ def exported_here(data: str, wanted: Wanted) -> Generator[tuple[Source, int, int
         if wanted.records:
             yield lambda: history.records(LogRange(start, end))[1], start, end
             return
-        pattern = wanted.pattern if wanted.pattern is not None or wanted.topic is not None else ""
-        command = Replay(
-            wanted.topic,
-            pattern,
-            wanted.exchange,
-            wanted.vhost,
-            filter=wanted.filter,
-            limit=wanted.limit,
-            columns=wanted.columns,
-        )
+        command = Replay(wanted.topic, vhost=wanted.vhost, **wanted.said())
         yield lambda: history.replay_between(command, start, end)[1], start, end
     finally:
         view.close()
@@ -270,20 +269,8 @@ def exported_by_server(url: str, wanted: Wanted) -> Generator[tuple[Source, int,
         if wanted.records:
             yield lambda: client.log_batches(start, end), start, end
             return
-        pattern = wanted.pattern if wanted.pattern is not None or wanted.topic is not None else ""
-        yield (
-            lambda: client.replay_batches(
-                wanted.topic,
-                f"[{origin}|{start}|:{origin}|{end}|)",
-                pattern=pattern,
-                exchange=wanted.exchange,
-                filter=wanted.filter,
-                limit=wanted.limit,
-                columns=wanted.columns,
-            ),
-            start,
-            end,
-        )
+        between = f"[{origin}|{start}|:{origin}|{end}|)"
+        yield lambda: client.replay_batches(wanted.topic, between, **wanted.said()), start, end
 
 
 # -- into a file

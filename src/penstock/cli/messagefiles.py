@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, cast
 
 import orjson
 import pyarrow as pa
@@ -76,8 +76,6 @@ def tables(file: Path | None, kind: str) -> Iterator[pa.Table]:
 
 
 def _tables_of(stream: BinaryIO, kind: str) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
     if kind == "jsonl":
         lines: list[bytes] = []
         mark = BOM_UTF8  # which a file of Windows' editors may begin with
@@ -99,10 +97,6 @@ def _tables_of(stream: BinaryIO, kind: str) -> Iterator[pa.Table]:
 
 
 def _read_table(stream: BinaryIO, kind: str) -> pa.Table:
-    import io
-
-    import pyarrow as pa
-
     content = stream.read()
     if kind == "csv":
         from pyarrow import csv
@@ -154,8 +148,6 @@ def with_columns(tables: Iterator[pa.Table], said: Mapping[str, object]) -> Iter
 
     InvalidArgument for what cannot be one.
     """
-    import pyarrow as pa
-
     from penstock.client.outgoing import batches_of, one_row
 
     if not said:
@@ -172,8 +164,6 @@ def with_columns(tables: Iterator[pa.Table], said: Mapping[str, object]) -> Iter
 
 def _filled(table: Any, name: str, value: Any) -> Any:
     """A table whose rows have this value where they have none; of headers those that a row lacks."""
-    import pyarrow as pa
-
     from penstock.records.compute import compute
 
     if name not in table.schema.names:
@@ -191,15 +181,22 @@ ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 64 << 20
 
 
-class Writer(Protocol):
+class Writer:
     """A file on its way."""
 
-    warnings: list[str]
+    def __init__(self, sink: BinaryIO) -> None:
+        self.warnings = list[str]()
+        self._sink = sink
+        self._out: Any = None  # who writes, if somebody else does
 
-    def write(self, batch: pa.RecordBatch) -> None: ...
+    def write(self, batch: pa.RecordBatch) -> None:
+        """More rows."""
+        raise NotImplementedError
 
     def finish(self) -> None:
         """No more rows.  The sink stays open."""
+        if self._out is not None:
+            self._out.close()
 
     def abandon(self) -> None:
         """The file comes to nothing: write no more to the sink, which is closed next."""
@@ -265,16 +262,14 @@ def writing(form: str, sink: BinaryIO, body: str) -> Generator[Writer]:
         raise
 
 
-class Columns:
+class Columns(Writer):
     """Parquet (zstd), an Arrow file, or an Arrow stream."""
 
     def __init__(self, sink: BinaryIO, form: str, body: str) -> None:
-        self.warnings = list[str]()
-        self._sink = sink
+        super().__init__(sink)
         self._form = form
         self._body = body
         self._json: JsonColumn | None = None
-        self._out: Any = None
         self._held = list[pa.RecordBatch]()
         self._rows = self._bytes = 0
 
@@ -293,7 +288,7 @@ class Columns:
         self._flush()
         if self._out is None:
             self._open(pa.schema([("lsn", pa.int64())]))
-        cast("Any", self._out).close()
+        super().finish()
         if self._json is not None and self._json.misfits:
             why = f"no JSON object of {self._json.levels} levels at most, or unlike the first ones"
             self.warnings.append(f"{self._json.misfits:,} bodies are null: {why}")
@@ -406,12 +401,11 @@ def _parsed(body: bytes | None, levels: int = DEPTH) -> object:
     return None if text.count(b"{") + text.count(b"[") > levels and deeper(value, levels - 1) else value
 
 
-class JsonLines:
+class JsonLines(Writer):
     """One JSON object a line.  A body that is no UTF-8 stands in `body_base64` instead."""
 
     def __init__(self, sink: BinaryIO, body: str) -> None:
-        self.warnings = list[str]()
-        self._sink = sink
+        super().__init__(sink)
         self._body = body
         if body == "binary":
             raise InvalidArgument("JSON lines show bodies as text or json, not as binary")
@@ -430,10 +424,6 @@ class JsonLines:
         lines.append(b"")
         self._sink.write(b"\n".join(lines))
 
-    def finish(self) -> None: ...
-
-    def abandon(self) -> None: ...
-
     def _shown(self, name: str, value: bytes) -> tuple[str, object]:
         if name == "body" and self._body == "json":
             found = _parsed(value)
@@ -446,16 +436,8 @@ def _other(value: object) -> object:
     return value.isoformat() if isinstance(value, datetime) else as_text(value)
 
 
-class Csv:
+class Csv(Writer):
     """Comma separated, with a line of names.  Headers are JSON text, bodies text."""
-
-    def __init__(self, sink: BinaryIO) -> None:
-        import pyarrow.csv
-
-        self.warnings = list[str]()
-        self._csv: Any = pyarrow.csv
-        self._sink = sink
-        self._out: Any = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         for at, name in enumerate(batch.schema.names):
@@ -466,14 +448,11 @@ class Csv:
             elif pa.types.is_binary(column.type):
                 batch = batch.set_column(at, name, texts(column))
         if self._out is None:
-            self._out = self._csv.CSVWriter(self._sink, batch.schema)
+            import pyarrow.csv
+
+            csv: Any = pyarrow.csv
+            self._out = csv.CSVWriter(self._sink, batch.schema)
         self._out.write_batch(batch)
-
-    def finish(self) -> None:
-        if self._out is not None:
-            self._out.close()
-
-    def abandon(self) -> None: ...
 
 
 def texts(column: Any) -> pa.Array[Any]:

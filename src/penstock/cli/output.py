@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeAl
 import orjson
 import typer
 
-from penstock.errors import ExpressionError, InvalidArgument, PenstockError, printable
+from penstock.errors import ExpressionError, InvalidArgument, NotFound, PenstockError, printable
 from penstock.units import as_text, parse_duration
 
 if TYPE_CHECKING:
@@ -253,6 +253,14 @@ def _plain(value: object) -> object:
 def in_order(found: Iterable[Mapping[str, object]], *columns: str) -> list[Mapping[str, object]]:
     """A list by these columns: a server tells what it has in the order in which it was made."""
     return sorted(found, key=lambda one: [str(one[column]) for column in columns])
+
+
+def named(found: Iterable[Mapping[str, Any]], kind: str, name: str, key: str = "name") -> Mapping[str, Any]:
+    """The one of a list that has this name.  NotFound."""
+    for one in found:
+        if one[key] == name:
+            return one
+    raise NotFound(f"no {kind} '{name}'")
 
 
 def write_table(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli.output import Told, Yes, counted, family, in_order, make_sure, note, served, write_table
+from penstock.cli.output import Told, Yes, counted, family, in_order, make_sure, named, note, served, write_table
 from penstock.errors import InvalidArgument, NotFound, told_as
 from penstock.records.declared_types import QUEUE_TYPES
 
@@ -57,8 +57,7 @@ def delete_vhost(client: Client, name: VhostName, yes: Yes = False) -> Told:
 
     Example: penstock vhost delete shop --yes
     """
-    if all(one["name"] != name for one in client.vhosts()):
-        raise NotFound(f"no vhost '{name}'")
+    named(client.vhosts(), "vhost", name)
     queues: list[dict[str, int]] = client.action("list", with_vhost=False, vhost=name)["queues"]
     messages = sum(one["ready"] + one["leased"] + one["delayed"] for one in queues)
     connections = sum(one["vhost"] == name for one in client.connections())
@@ -221,8 +220,7 @@ def delete(client: Client, name: Name, yes: Yes = False) -> Told:
 
     Example: penstock user delete shop --yes
     """
-    if all(one["name"] != name for one in client.users()):
-        raise NotFound(f"no user '{name}'")
+    named(client.users(), "user", name)
     vhosts, connections = len(client.permissions(name)), len(client.connections(name))
     has = f"may open {counted(vhosts, 'vhost')} and has {counted(connections, 'connection')}"
     make_sure(f"user {name} {has}: delete?", yes)
@@ -243,8 +241,8 @@ def list_permissions(
 
     Example: penstock user list-permissions shop
     """
-    if name is not None and all(one["name"] != name for one in client.users()):
-        raise NotFound(f"no user '{name}'")
+    if name is not None:
+        named(client.users(), "user", name)
     found = in_order(client.permissions(name, vhost=vhost), "user", "vhost")
     return found, ("user", "vhost", "configure", "write", "read")
 

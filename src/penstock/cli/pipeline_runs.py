@@ -40,6 +40,10 @@ Server = Annotated[
     str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server.  Default: where the settings listen.")
 ]
 
+OfConfig = Annotated[
+    str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
+]
+
 LOOK_S = 0.2
 STOP_S = 20.0
 
@@ -271,9 +275,7 @@ def backfill(
         str | None, typer.Option("--id", help="Its name, to go on with it; without one, by range and outputs.")
     ] = None,
     max_rows: Annotated[int | None, typer.Option("--max-rows", min=1, help="Most rows of a batch.")] = None,
-    url: Annotated[
-        str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
-    ] = None,
+    url: OfConfig = None,
 ) -> Told:
     """Run a pipeline over a past range of its topic or queue, once; the live stream goes on untouched.
 
@@ -360,9 +362,7 @@ def reset(
     keep_place: Annotated[
         bool, typer.Option("--keep-place", help="Topics go on where they are; only what it remembers is forgotten.")
     ] = False,
-    url: Annotated[
-        str | None, typer.Option("--url", envvar="PENSTOCK_URL", help="The server; without it, that of CONFIG.")
-    ] = None,
+    url: OfConfig = None,
     yes: Yes = False,
     json: Json = False,
 ) -> Told:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -42,14 +42,13 @@ def mistakes_inside(settings: Settings, *, serves: bool = True) -> Iterator[Prob
     yield from _in_actions(settings)
     yield from _in_entitlements(settings)
     yield from _in_views(settings)
-    yield from _in_links(settings)
     if serves:
         yield from _in_certificates(settings)
         yield from _in_password_files(settings)
 
 
 def _expressions(settings: Settings) -> Iterator[tuple[Path_, str | None, str]]:
-    """Of queues, policies and pipelines: where each stands, its text, and which setting of a queue it is."""
+    """Of queues, policies, pipelines and links: where each stands, its text, and which setting of a queue it is."""
     for index, queue in enumerate(settings.queue):
         for key in EXPRESSIONS:
             yield ("queue", index, key), getattr(queue.settings, key), key
@@ -61,20 +60,36 @@ def _expressions(settings: Settings) -> Iterator[tuple[Path_, str | None, str]]:
     for index, pipeline in enumerate(settings.pipeline):
         for name, one in pipeline.source.items():
             yield ("pipeline", index, "from", name, "filter"), one.filter, ""
+    for index, link in enumerate(settings.link):
+        for number, topic in enumerate(link.topic):
+            text = None if topic.filter is None else typed(topic.filter, topic.message_type)
+            yield ("link", index, "topic", number, "filter"), text, ""
+
+
+def _judged(path: Path_, judge: Callable[..., object], *of: object) -> Iterator[Problem]:
+    """What somebody finds wrong with the value there, if anything; an error of settings begins with its key."""
+    try:
+        judge(*of)
+    except ExpressionError as error:
+        yield Problem(path, error.pointed())
+    except InvalidArgument as error:
+        yield Problem(path, str(error))
+    except SettingsError as error:
+        key, _, text = str(error).partition(": ")
+        yield Problem((*path, *key.split(".")), text)
 
 
 def _in_expressions(settings: Settings) -> Iterator[Problem]:
     from penstock.expr import compile_filter, compile_value
 
+    def compiled(text: str, key: str) -> None:
+        made = compile_value(text) if key in VALUES else compile_filter(text)
+        if key:
+            made.require_deterministic(f"a queue's {key}")
+
     for path, text, key in _expressions(settings):
-        if text is None:
-            continue
-        try:
-            compiled = compile_value(text) if key in VALUES else compile_filter(text)
-            if key:
-                compiled.require_deterministic(f"a queue's {key}")
-        except ExpressionError as error:
-            yield Problem(path, error.pointed())
+        if text is not None:
+            yield from _judged(path, compiled, text, key)
 
 
 def _in_places(settings: Settings) -> Iterator[Problem]:
@@ -88,72 +103,39 @@ def _in_places(settings: Settings) -> Iterator[Problem]:
         if pipeline.backfill is not None:
             places["backfill", "from"] = pipeline.backfill.start
         for path, text in places.items():
-            try:
-                place("EPOCH" if text is None else text)
-            except InvalidArgument as error:
-                yield Problem(("pipeline", index, *path), str(error))
+            yield from _judged(("pipeline", index, *path), place, "EPOCH" if text is None else text)
 
 
 def _in_cluster(settings: Settings) -> Iterator[Problem]:
     """A register that is none."""
-    if settings.cluster is None:
-        return
-    from penstock.server.cluster.registers import register_at
+    if settings.cluster is not None:
+        from penstock.server.cluster.registers import register_at
 
-    try:
-        register_at(settings.cluster.registry, settings.server.data)
-    except SettingsError as error:
-        yield _told((), error)
+        yield from _judged((), register_at, settings.cluster.registry, settings.server.data)
 
 
 def _in_actions(settings: Settings) -> Iterator[Problem]:
-    if not settings.action:
-        return
-    from penstock.core.action_rules import Rules
+    if settings.action:
+        from penstock.core.action_rules import Rules
 
-    for index, action in enumerate(settings.actions):
-        try:
-            Rules([action])
-        except ExpressionError as error:
-            yield Problem(("action", index), error.pointed())
-        except InvalidArgument as error:
-            yield Problem(("action", index), str(error))
+        for index, action in enumerate(settings.actions):
+            yield from _judged(("action", index), Rules, [action])
 
 
 def _in_entitlements(settings: Settings) -> Iterator[Problem]:
-    if not settings.entitlement:
-        return
-    from penstock.server.people.entitlements import compiled
+    if settings.entitlement:
+        from penstock.server.people.entitlements import compiled
 
-    for index, section in enumerate(settings.entitlement):
-        try:
-            compiled(section)
-        except SettingsError as error:
-            yield _told(("entitlement", index), error)
+        for index, section in enumerate(settings.entitlement):
+            yield from _judged(("entitlement", index), compiled, section)
 
 
 def _in_views(settings: Settings) -> Iterator[Problem]:
-    if not settings.view:
-        return
-    from penstock.server.opening import unreadable
+    if settings.view:
+        from penstock.server.opening import unreadable
 
-    for number, fault in unreadable(settings):
-        yield Problem(("view", number), fault.pointed())
-
-
-def _in_links(settings: Settings) -> Iterator[Problem]:
-    """Filters of topics that cannot be."""
-    if not settings.link:
-        return
-    from penstock.expr import compile_filter
-
-    for index, link in enumerate(settings.link):
-        for number, topic in enumerate(link.topic):
-            try:
-                if topic.filter is not None:
-                    compile_filter(typed(topic.filter, topic.message_type))
-            except ExpressionError as error:
-                yield Problem(("link", index, "topic", number, "filter"), error.pointed())
+        for number, fault in unreadable(settings):
+            yield Problem(("view", number), fault.pointed())
 
 
 def _in_certificates(settings: Settings) -> Iterator[Problem]:
@@ -163,29 +145,16 @@ def _in_certificates(settings: Settings) -> Iterator[Problem]:
     from penstock.server.sockets.certificates import LINK, of_settings
 
     for _, files in of_settings(settings):
-        try:
-            if files.section != LINK:
-                files.look()
-        except SettingsError as error:
-            yield _told((), error)
+        if files.section != LINK:
+            yield from _judged((), files.look)
 
 
 def _in_password_files(settings: Settings) -> Iterator[Problem]:
-    if not any(user.password_file for user in settings.user):
-        return
-    from penstock.server.people.users import password_of
+    if any(user.password_file for user in settings.user):
+        from penstock.server.people.users import password_of
 
-    for index, user in enumerate(settings.user):
-        try:
-            password_of(user)
-        except SettingsError as error:
-            yield _told(("user", index), error)
-
-
-def _told(path: Path_, error: SettingsError) -> Problem:
-    """An error that begins with the key that it is about."""
-    key, _, text = str(error).partition(": ")
-    return Problem((*path, *key.split(".")), text)
+        for index, user in enumerate(settings.user):
+            yield from _judged(("user", index), password_of, user)
 
 
 _CONFIG = "A settings file: TOML, or one of AMPS, Artemis or RabbitMQ."
@@ -221,23 +190,14 @@ def read_settings(
     With `tell`, what is not the same here as in the server that a file was written for is listed on standard error;
     with `inside`, what is wrong in filters and, where it `serves`, in certificates is told with all that is wrong.
     """
-    from penstock.config.load import load_bytes, load_converted, load_mapping, no_judge
+    from penstock.config.load import load_file, load_mapping, no_judge
 
-    judge = no_judge
-    if inside:
-        judge = partial(mistakes_inside, serves=serves)
+    judge = partial(mistakes_inside, serves=serves) if inside else no_judge
     given = {place: value for place, value in options.items() if value is not None}
     if config is None:
         return load_mapping({}, environ=os.environ, options=given, judge=judge)
-
-    data = read_bytes(Path(config), config)
-    if not is_foreign(data):
-        return load_bytes(data, source=config, environ=os.environ, options=given, judge=judge)
-
-    converted = read_foreign(config, os.environ, data=data)
-    if tell:
-        write_remarks(converted.remarks)
-    return load_converted(converted, environ=os.environ, options=given, judge=judge)
+    remarked = write_remarks if tell else None
+    return load_file(config, environ=os.environ, options=given, judge=judge, remarked=remarked)
 
 
 @root.command()

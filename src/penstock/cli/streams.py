@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from penstock.cli.driver_jobs import holds, orphans
-from penstock.cli.output import Told, Yes, ago, counted, family, make_sure, served, write, write_facts, write_table
-from penstock.errors import NotFound
+from penstock.cli.output import (
+    Told,
+    Yes,
+    ago,
+    counted,
+    family,
+    make_sure,
+    named,
+    served,
+    write,
+    write_facts,
+    write_table,
+)
 from penstock.units import format_duration
 
 if TYPE_CHECKING:
@@ -41,10 +53,10 @@ def show(client: Client, name: Name) -> Told:
 
     Example: penstock stream show eu-orders
     """
-    return _found(client, name), _show_one
+    return named(client.streams(), "stream", name, "stream"), _show_one
 
 
-def _show_one(stream: dict[str, Any]) -> None:
+def _show_one(stream: Mapping[str, Any]) -> None:
     _, reads, state, behind, held, read = _row(stream)
     abandon = stream["abandon_after_seconds"]
     facts = {
@@ -82,7 +94,7 @@ def release(
 
     Example: penstock stream release eu-orders --drop --yes
     """
-    stream = _found(client, name)
+    stream = named(client.streams(), "stream", name, "stream")
     held, what = holds(stream), "forget the stream and release what it holds?" if drop else "release it?"
     make_sure(f"stream {name} reads {_reads(stream)} and holds {held}: {what}", yes)
     released = client.release_stream(name, drop=drop)
@@ -94,14 +106,7 @@ def release(
     return facts, f"stream {name} released{': it is forgotten' if drop else ': it holds nothing of the log'}"
 
 
-def _found(client: Client, name: str) -> dict[str, Any]:
-    for one in client.streams():
-        if one["stream"] == name:
-            return one
-    raise NotFound(f"no stream '{name}'")
-
-
-def _row(stream: dict[str, Any]) -> list[object]:
+def _row(stream: Mapping[str, Any]) -> list[object]:
     known = stream["lag_messages"]
     lag = counted(stream["lag"], "LSN") if known is None else counted(known, "message")
     age, read = stream["age_seconds"], stream["read_seconds"]
@@ -115,12 +120,12 @@ def _row(stream: dict[str, Any]) -> list[object]:
     ]
 
 
-def _pipeline(stream: dict[str, Any]) -> str | None:
+def _pipeline(stream: Mapping[str, Any]) -> str | None:
     name: str | None = stream["pipeline"]
     return f"{name}, which the settings do not have" if stream["orphaned"] else name
 
 
-def _reads(stream: dict[str, Any]) -> str:
+def _reads(stream: Mapping[str, Any]) -> str:
     for key in ("queue", "topic", "pattern"):
         if stream[key] is not None:
             where = f" of exchange {stream['exchange']}" if stream["exchange"] else ""

@@ -14,6 +14,7 @@ from penstock.client.showing import Facts, Listed
 from penstock.client.urls import Address
 from penstock.errors import InvalidArgument
 from penstock.units import format_duration, span
+from penstock.wire.flight.tickets import command
 
 Arguments = Mapping[str, object]
 
@@ -50,6 +51,10 @@ class Administration(OfThisProcess):
         if with_vhost and name in OF_A_VHOST:
             fields["vhost"] = self._vhost
         return self._link.going_on(lambda: self._link.act(name, fields), again=False)
+
+    def _ticket(self, operation: str, /, **fields: object) -> bytes:
+        """A command that works within the vhost of the connection; fields that are None are left out."""
+        return command(operation, vhost=self._vhost, **fields)
 
     def _listed(self, name: str, key: str = "", **fields: object) -> list[dict[str, Any]]:
         """What an action lists, under its own name unless `key` is another."""

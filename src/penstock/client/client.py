@@ -38,7 +38,6 @@ from penstock.errors import InvalidArgument, NotLeading, PenstockError, Unavaila
 from penstock.units import Duration, seconds_of
 from penstock.wire.flight.bookmarks import format_bookmark
 from penstock.wire.flight.failures import AWAY, error_from
-from penstock.wire.flight.tickets import command
 
 T = TypeVar("T")
 
@@ -242,11 +241,10 @@ class Client(Querying):
         numbered = wish.publisher is not None and wish.sequence is not None
 
         def asked(sequence: int | None) -> bytes:
-            return command(
+            return self._ticket(
                 "publish",
                 topic=wish.topic,
                 exchange=wish.exchange or None,
-                vhost=self._vhost,
                 publisher=wish.publisher,
                 sequence=sequence,
                 delta=wish.delta or None,
@@ -305,7 +303,7 @@ class Client(Querying):
         first = next(waiting, None)
         if first is None:
             return None
-        asked = command(
+        asked = self._ticket(
             "stage",
             query=query,
             batch=batch,
@@ -313,7 +311,6 @@ class Client(Querying):
             attempt=attempt,
             topic=topic,
             exchange=exchange or None,
-            vhost=self._vhost,
             delta=delta or None,
             ordered=ordered or None,
         )
@@ -389,10 +386,9 @@ class Client(Querying):
         """
         count = _most(backlog, prefetch)
         seconds = max(seconds_of(heartbeat, "heartbeat"), HEARTBEAT_LEAST_S)
-        asked = command(
+        asked = self._ticket(
             "consume",
             queue=queue,
-            vhost=self._vhost,
             filter=filter,
             backlog=count,
             name=name or None,

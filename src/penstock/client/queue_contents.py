@@ -19,7 +19,6 @@ from penstock.client.messages import Message, Rows
 from penstock.errors import InvalidArgument
 from penstock.units import FOR_EVER_S, Duration, format_duration, moment, span
 from penstock.wire.flight.commands import RECORDS_DEFAULT, of_messages
-from penstock.wire.flight.tickets import command
 
 STEP = 1000
 """Messages of one call that moves."""
@@ -178,25 +177,22 @@ class Contents(Administration):
         stats: Callable[[dict[str, int]], object] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The same as Arrow batches of at most `batch_size` rows."""
-        return self._batches(
-            command(
-                "sow",
-                topic=topic,
-                exchange=exchange or None,
-                vhost=self._vhost,
-                filter=filter,
-                order_by=texts(order_by),
-                top_n=top_n,
-                skip_n=skip_n,
-                batch_size=batch_size,
-                columns=texts(columns),
-                projection=texts(projection),
-                grouping=texts(grouping),
-                select=texts(select),
-                stats=True if stats is not None else None,
-            ),
-            None if stats is None else partial(tell_stats, stats),
+        asked = self._ticket(
+            "sow",
+            topic=topic,
+            exchange=exchange or None,
+            filter=filter,
+            order_by=texts(order_by),
+            top_n=top_n,
+            skip_n=skip_n,
+            batch_size=batch_size,
+            columns=texts(columns),
+            projection=texts(projection),
+            grouping=texts(grouping),
+            select=texts(select),
+            stats=True if stats is not None else None,
         )
+        return self._batches(asked, None if stats is None else partial(tell_stats, stats))
 
     def sow_delete(
         self,

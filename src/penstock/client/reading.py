@@ -51,10 +51,9 @@ class Reading(Contents):
         columns: str | Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What waits in a queue, as Arrow batches."""
-        asked = command(
-            "queue", name=queue, vhost=self._vhost, states=texts(states), limit=limit, filter=filter,
-            columns=texts(columns),
-        )  # fmt: skip
+        asked = self._ticket(
+            "queue", name=queue, states=texts(states), limit=limit, filter=filter, columns=texts(columns)
+        )
         return self._batches(asked)
 
     def replay(
@@ -109,7 +108,6 @@ class Reading(Contents):
             "topic": topic,
             "pattern": pattern,
             "exchange": exchange or None,
-            "vhost": self._vhost,
             "filter": filter,
             "follow": follow or None,
             "rate_max_gap": None if rate_max_gap is None else span(rate_max_gap, "rate_max_gap") / 1e6,
@@ -122,7 +120,7 @@ class Reading(Contents):
         }
 
         def again(after: str | None, came: int, id: str | None, other: str | None) -> bytes:
-            return command(
+            return self._ticket(
                 "replay",
                 bookmark=text if after is None else resumed(text, after),
                 limit=None if limit is None else limit - came,
@@ -179,11 +177,10 @@ class Reading(Contents):
         if reconnect != 0 and not sow:
             raise InvalidArgument("sow_and_subscribe: reconnect needs sow: nobody could tell what went meanwhile")
         check_threads()
-        asked = command(
+        asked = self._ticket(
             "subscribe",
             topic=topic,
             exchange=exchange or None,
-            vhost=self._vhost,
             filter=filter,
             sow=sow,
             delta=delta,
@@ -207,9 +204,7 @@ class Reading(Contents):
         def anew(after: str | None, came: int, id: str | None, rate: str | None) -> bytes:
             return asked
 
-        return Replay(
-            self._link, asked, timeout=timeout, again=anew, reconnect=patience(reconnect),
-        )  # fmt: skip
+        return Replay(self._link, asked, timeout=timeout, again=anew, reconnect=patience(reconnect))
 
     def delta_subscribe(
         self,
@@ -248,20 +243,18 @@ class Reading(Contents):
         select: str | Sequence[str] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """What there is now of the same, as Arrow batches.  Errors come with the first batch."""
-        return self._batches(
-            command(
-                "replay",
-                topic=topic,
-                pattern=pattern,
-                exchange=exchange or None,
-                vhost=self._vhost,
-                bookmark=bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark,
-                filter=filter,
-                limit=limit,
-                columns=texts(columns),
-                select=texts(select),
-            )
+        asked = self._ticket(
+            "replay",
+            topic=topic,
+            pattern=pattern,
+            exchange=exchange or None,
+            bookmark=bookmark.isoformat() if isinstance(bookmark, datetime) else bookmark,
+            filter=filter,
+            limit=limit,
+            columns=texts(columns),
+            select=texts(select),
         )
+        return self._batches(asked)
 
     def log_batches(
         self, start: int = 1, end: int | None = None, columns: str | Sequence[str] | None = None
@@ -273,9 +266,8 @@ class Reading(Contents):
         self, stream: str, batch: int, part: int = 0, parts: int = 1, columns: str | Sequence[str] | None = None
     ) -> Iterator[pa.RecordBatch]:
         """One part of the rows of a planned batch of a durable stream."""
-        return self._batches(
-            command("plan", stream=stream, batch=batch, part=part, parts=parts, columns=texts(columns))
-        )
+        asked = command("plan", stream=stream, batch=batch, part=part, parts=parts, columns=texts(columns))
+        return self._batches(asked)
 
 
 class Result(OfThisProcess):
@@ -367,7 +359,7 @@ class Querying(Reading):
         Errors: InvalidArgument for what cannot be read, NotFound for a table that is not there, AccessRefused,
         Unavailable when it takes longer than the server allows.
         """
-        reader = self._link.get(command("sql", statement=sql, vhost=self._vhost))
+        reader = self._link.get(self._ticket("sql", statement=sql))
         try:
             with translated():
                 schema = cast("pa.Schema", attended(lambda: reader.schema))

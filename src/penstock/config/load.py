@@ -164,28 +164,22 @@ def load_file(
     *,
     environ: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
+    judge: Judge = no_judge,
+    remarked: Callable[[Sequence[Remark]], object] | None = None,
 ) -> Settings:
-    """Settings from a TOML file, or from one of AMPS, Artemis or RabbitMQ.
+    """Settings from a TOML file, or from one of AMPS, Artemis or RabbitMQ, whose remarks are handed to `remarked`.
 
     Raises SettingsError for whatever cannot be used, the file itself included.  Of `environ` only
     `PENSTOCK_<SECTION>__<KEY>` is looked at, and what an AMPS file names as `${NAME}`; `options` are `section.key` ->
     text from the command line.
     """
-    data = read_bytes(Path(path), str(path))
+    source = str(path)
+    data = read_bytes(Path(path), source)
     if is_foreign(data):
-        return load_converted(read_foreign(path, environ, data=data), environ=environ, options=options)
-    return load_bytes(data, source=str(path), environ=environ, options=options)
-
-
-def load_bytes(
-    data: bytes,
-    *,
-    source: str,
-    environ: Mapping[str, str] | None,
-    options: Mapping[str, str] | None,
-    judge: Judge = no_judge,
-) -> Settings:
-    """Settings from the bytes of a TOML file; `source` names it in messages."""
+        converted = read_foreign(path, environ, data=data)
+        if remarked is not None:
+            remarked(converted.remarks)
+        return load_converted(converted, environ=environ, options=options, judge=judge)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
