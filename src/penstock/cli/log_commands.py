@@ -377,11 +377,8 @@ def _audited_by_spark(data: str, archive: str | None, master: str) -> dict[str, 
 
     open_folder(data)  # says at once when there is none
     place = archive_at(data, archive)
-    made = session(master)
-    try:
+    with session(master) as made:
         return _told(run(made, data, archive=place))
-    finally:
-        made.stop()
 
 
 def _audited(data: str, archive: str | None) -> dict[str, Any]:

@@ -44,7 +44,6 @@ FILES: Mapping[str, str] = {
     "pipeline_runs": "pipeline",
     "log_commands": "log audit",
     "benching": "bench",
-    "bench_spark": "bench",
     "exchanges": "exchange binding policy operator-policy",
     "people": "user token vhost connection",
     "clusters": "cluster",

@@ -383,11 +383,8 @@ def _redriven_by_spark(
         compile_filter(filter)
     with connect(url) as client:
         client.queue(name)  # says within seconds if nobody answers, or knows it
-    made = session(master)
-    try:
+    with session(master) as made:
         return _moved(partial(run, made, url, name, filter=filter, count=count), name, dry=dry, yes=yes, strays=strays)
-    finally:
-        made.stop()
 
 
 @served(app)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.cli import bench_spark
+from penstock.cli import benching
 from penstock.cli.benching import figures, share
 from penstock.testing import Broker
 
@@ -90,8 +90,8 @@ def test_a_deep_queue_is_filled_before_anything_is_taken(broker: Broker, run: Ru
 def test_without_pyspark_a_bench_of_spark_says_what_it_needs(
     broker: Broker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench_spark, "find_spec", lambda _: None)
+    monkeypatch.setattr(benching, "find_spec", lambda _: None)
     status, out, err = run("bench", "spark", "--url", broker.flight_url)
     assert (status, out) == (2, "")
-    assert err.splitlines()[0] == f"penstock: {bench_spark.MISSING}"
-    assert "pip install 'penstock[spark]'" in bench_spark.MISSING
+    assert err.splitlines()[0] == f"penstock: {benching.MISSING}"
+    assert "pip install 'penstock[spark]'" in benching.MISSING

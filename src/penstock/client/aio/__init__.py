@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
 from itertools import islice
@@ -24,7 +24,7 @@ from penstock.client import consumer as blocking_consumer
 from penstock.client import replay as blocking_replaying
 from penstock.client import results as blocking_results
 from penstock.client import tracing, transactions
-from penstock.client.aio.stream import Batch, Consumer, Message, Replay
+from penstock.client.aio.stream import Batch, Consumer, Message, Replay, awaited
 from penstock.client.arguments import arguments_checked
 from penstock.client.client import CONNECT_TIMEOUT
 from penstock.client.forks import OfThisProcess, watch
@@ -47,18 +47,6 @@ T = TypeVar("T")
 
 THREADS = 8
 """Calls of one client that may wait for the server at once; further ones wait for these."""
-
-
-def _awaited(
-    method: Callable[Concatenate[blocking.Client, P], T],
-) -> Callable[Concatenate[Client, P], Coroutine[Any, Any, T]]:
-    """A method of the blocking client as a coroutine."""
-
-    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.run(partial(method, await self.blocking(), *args, **kwargs))
-
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
-    return call
 
 
 def _replayed(
@@ -124,81 +112,80 @@ class Client(OfThisProcess):
         client = None if self._closed else self._opening.made
         return f"{type(self).__name__}(not connected)" if client is None else repr(client)
 
-    delete = _awaited(blocking.Client.delete)
-    declare = _awaited(blocking.Client.declare)
-    alter = _awaited(blocking.Client.alter)
-    purge = _awaited(blocking.Client.purge)
-    ack = _awaited(blocking.Client.ack)
-    ack_filter = _awaited(blocking.Client.ack_filter)
-    pause = _awaited(blocking.Client.pause)
-    resume = _awaited(blocking.Client.resume)
-    cancel = _awaited(blocking.Client.cancel)
-    reschedule = _awaited(blocking.Client.reschedule)
-    explain = _awaited(blocking.Client.explain)
-    story = _awaited(blocking.Client.story)
-    redrive = _awaited(blocking.Client.redrive)
-    move = _awaited(blocking.Client.move)
-    declare_exchange = _awaited(blocking.Client.declare_exchange)
-    delete_exchange = _awaited(blocking.Client.delete_exchange)
-    declare_topic = _awaited(blocking.Client.declare_topic)
-    register_schema = _awaited(blocking.Client.register_schema)
-    delete_topic = _awaited(blocking.Client.delete_topic)
-    topics = _awaited(blocking.Client.topics)
-    topic = _awaited(blocking.Client.topic)
-    sow_delete = _awaited(blocking.Client.sow_delete)
-    last_sequence = _awaited(blocking.Client.last_sequence)
-    delta_publish = _awaited(blocking.Client.delta_publish)
-    bind = _awaited(blocking.Client.bind)
-    unbind = _awaited(blocking.Client.unbind)
-    exchanges = _awaited(blocking.Client.exchanges)
-    bindings = _awaited(blocking.Client.bindings)
-    bind_exchange = _awaited(blocking.Client.bind_exchange)
-    unbind_exchange = _awaited(blocking.Client.unbind_exchange)
-    connections = _awaited(blocking.Client.connections)
-    close_connection = _awaited(blocking.Client.close_connection)
-    policies = _awaited(blocking.Client.policies)
-    set_policy = _awaited(blocking.Client.set_policy)
-    delete_policy = _awaited(blocking.Client.delete_policy)
-    users = _awaited(blocking.Client.users)
-    add_user = _awaited(blocking.Client.add_user)
-    change_password = _awaited(blocking.Client.change_password)
-    set_user_tags = _awaited(blocking.Client.set_user_tags)
-    delete_user = _awaited(blocking.Client.delete_user)
-    permissions = _awaited(blocking.Client.permissions)
-    set_permissions = _awaited(blocking.Client.set_permissions)
-    clear_permissions = _awaited(blocking.Client.clear_permissions)
-    vhosts = _awaited(blocking.Client.vhosts)
-    add_vhost = _awaited(blocking.Client.add_vhost)
-    delete_vhost = _awaited(blocking.Client.delete_vhost)
-    limits = _awaited(blocking.Client.limits)
-    set_user_limit = _awaited(blocking.Client.set_user_limit)
-    trace_vhost = _awaited(blocking.Client.trace_vhost)
-    set_vhost_limit = _awaited(blocking.Client.set_vhost_limit)
-    tokens = _awaited(blocking.Client.tokens)
-    issue_token = _awaited(blocking.Client.issue_token)
-    renew_token = _awaited(blocking.Client.renew_token)
-    revoke_token = _awaited(blocking.Client.revoke_token)
-    overview = _awaited(blocking.Client.overview)
-    drain = _awaited(blocking.Client.drain)
-    details = _awaited(blocking.Client.details)
-    links = _awaited(blocking.Client.links)
-    pause_link = _awaited(blocking.Client.pause_link)
-    resume_link = _awaited(blocking.Client.resume_link)
-    proxy_transfer = _awaited(blocking.Client.proxy_transfer)
-    publish = _awaited(blocking.Client.publish)
-    publish_table = _awaited(blocking.Client.publish_table)
-    health = _awaited(blocking.Client.health)
-    queues = _awaited(blocking.Client.queues)
-    streams = _awaited(blocking.Client.streams)
-    release_stream = _awaited(blocking.Client.release_stream)
-    queue = _awaited(blocking.Client.queue)
+    delete = awaited(blocking.Client.delete)
+    declare = awaited(blocking.Client.declare)
+    alter = awaited(blocking.Client.alter)
+    purge = awaited(blocking.Client.purge)
+    ack = awaited(blocking.Client.ack)
+    ack_filter = awaited(blocking.Client.ack_filter)
+    pause = awaited(blocking.Client.pause)
+    resume = awaited(blocking.Client.resume)
+    cancel = awaited(blocking.Client.cancel)
+    reschedule = awaited(blocking.Client.reschedule)
+    explain = awaited(blocking.Client.explain)
+    story = awaited(blocking.Client.story)
+    redrive = awaited(blocking.Client.redrive)
+    move = awaited(blocking.Client.move)
+    declare_exchange = awaited(blocking.Client.declare_exchange)
+    delete_exchange = awaited(blocking.Client.delete_exchange)
+    declare_topic = awaited(blocking.Client.declare_topic)
+    register_schema = awaited(blocking.Client.register_schema)
+    delete_topic = awaited(blocking.Client.delete_topic)
+    topics = awaited(blocking.Client.topics)
+    topic = awaited(blocking.Client.topic)
+    sow_delete = awaited(blocking.Client.sow_delete)
+    last_sequence = awaited(blocking.Client.last_sequence)
+    delta_publish = awaited(blocking.Client.delta_publish)
+    bind = awaited(blocking.Client.bind)
+    unbind = awaited(blocking.Client.unbind)
+    exchanges = awaited(blocking.Client.exchanges)
+    bindings = awaited(blocking.Client.bindings)
+    bind_exchange = awaited(blocking.Client.bind_exchange)
+    unbind_exchange = awaited(blocking.Client.unbind_exchange)
+    connections = awaited(blocking.Client.connections)
+    close_connection = awaited(blocking.Client.close_connection)
+    policies = awaited(blocking.Client.policies)
+    set_policy = awaited(blocking.Client.set_policy)
+    delete_policy = awaited(blocking.Client.delete_policy)
+    users = awaited(blocking.Client.users)
+    add_user = awaited(blocking.Client.add_user)
+    change_password = awaited(blocking.Client.change_password)
+    set_user_tags = awaited(blocking.Client.set_user_tags)
+    delete_user = awaited(blocking.Client.delete_user)
+    permissions = awaited(blocking.Client.permissions)
+    set_permissions = awaited(blocking.Client.set_permissions)
+    clear_permissions = awaited(blocking.Client.clear_permissions)
+    vhosts = awaited(blocking.Client.vhosts)
+    add_vhost = awaited(blocking.Client.add_vhost)
+    delete_vhost = awaited(blocking.Client.delete_vhost)
+    limits = awaited(blocking.Client.limits)
+    set_user_limit = awaited(blocking.Client.set_user_limit)
+    trace_vhost = awaited(blocking.Client.trace_vhost)
+    set_vhost_limit = awaited(blocking.Client.set_vhost_limit)
+    tokens = awaited(blocking.Client.tokens)
+    issue_token = awaited(blocking.Client.issue_token)
+    renew_token = awaited(blocking.Client.renew_token)
+    revoke_token = awaited(blocking.Client.revoke_token)
+    overview = awaited(blocking.Client.overview)
+    drain = awaited(blocking.Client.drain)
+    details = awaited(blocking.Client.details)
+    links = awaited(blocking.Client.links)
+    pause_link = awaited(blocking.Client.pause_link)
+    resume_link = awaited(blocking.Client.resume_link)
+    proxy_transfer = awaited(blocking.Client.proxy_transfer)
+    publish = awaited(blocking.Client.publish)
+    publish_table = awaited(blocking.Client.publish_table)
+    health = awaited(blocking.Client.health)
+    queues = awaited(blocking.Client.queues)
+    streams = awaited(blocking.Client.streams)
+    release_stream = awaited(blocking.Client.release_stream)
+    queue = awaited(blocking.Client.queue)
     stats = queue
-    peek = _awaited(blocking.Client.peek)
+    peek = awaited(blocking.Client.peek)
 
     async def submit(self, queue: str, body: object, *, results: str = RESULTS, **options: Any) -> Task:
         """Publish a message to a queue, and be able to wait for what its worker comes to."""
-        client = await self.blocking()
-        return Task(self, await self.run(lambda: client.submit(queue, body, results=results, **options)))
+        return Task(self, await self._off(lambda client: client.submit(queue, body, results=results, **options)))
 
     async def task(self, id: str, *, results: str = RESULTS) -> Task:
         """One that was submitted by somebody, by its id."""
@@ -206,8 +193,7 @@ class Client(OfThisProcess):
 
     async def action(self, name: str, *, with_vhost: bool = True, **fields: object) -> dict[str, Any]:
         """The answer of a server action by its name; fields that are None are left out."""
-        client = await self.blocking()
-        return await self.run(lambda: client.action(name, with_vhost=with_vhost, **fields))
+        return await self._off(lambda client: client.action(name, with_vhost=with_vhost, **fields))
 
     async def address(self) -> Address:
         """Where the server of this connection is."""
@@ -219,8 +205,7 @@ class Client(OfThisProcess):
 
     async def origin(self) -> int:
         """The number that begins every bookmark of this server."""
-        client = await self.blocking()
-        return await self.run(lambda: client.origin)
+        return await self._off(lambda client: client.origin)
 
     def transaction(self) -> Transaction:
         """Settle some messages and publish others, all or nothing."""
@@ -228,8 +213,7 @@ class Client(OfThisProcess):
 
     async def query(self, sql: str) -> Result:
         """The result of a SELECT, as of the blocking client, with all its rows: reading them waits for nothing."""
-        client = await self.blocking()
-        return await self.run(lambda: client.query(sql).held())
+        return await self._off(lambda client: client.query(sql).held())
 
     consume = _consumed(blocking.Client.consume)
     sow = _iterated(blocking.Client.sow, 1000)
@@ -241,11 +225,16 @@ class Client(OfThisProcess):
     sow_batches = _iterated(blocking.Client.sow_batches, 1)
     log_batches = _iterated(blocking.Client.log_batches, 1)
     plan_batches = _iterated(blocking.Client.plan_batches, 1)
-    stage = _awaited(blocking.Client.stage)
+    stage = awaited(blocking.Client.stage)
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work` in a thread of this client."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, tracing.bound(work))
+
+    async def _off(
+        self, method: Callable[Concatenate[blocking.Client, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:  # fmt: skip
+        return await self.run(partial(method, await self.blocking(), *args, **kwargs))
 
     def connected(self) -> blocking.Client:
         """The blocking client within, in a thread that may wait for it.  Unavailable once this is closed."""

@@ -13,30 +13,55 @@ import asyncio
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
 from penstock.client import batches, consumer, messages, replay, tracing
 from penstock.client.arguments import arguments_checked
-from penstock.client.batches import RowNumbers
 from penstock.client.forks import OfThisProcess, watch
-from penstock.client.messages import B, Following, Values
+from penstock.client.messages import B, Values
 from penstock.client.waiting import Once
 from penstock.errors import Unavailable
 from penstock.units import Duration, left_of
 
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def awaited(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method of something blocking as a coroutine of what is made of that, whose `_off` calls it in a thread."""
+
+    async def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        found: T = await self._off(method, *args, **kwargs)
+        return found
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
+
+
+class Held(OfThisProcess):
+    """What is held by a consumer; made of what the blocking one holds."""
+
+    __slots__ = ()
+    _inner: Any
+    _run: Callable[[Callable[[], Any]], Awaitable[Any]]
+
+    def _off(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        return self._run(partial(method, self._inner, *args, **kwargs))
+
 
 @arguments_checked
-class Message(Values, OfThisProcess, Generic[B]):
+class Message(Values, Held, Generic[B]):
     """A message of an async consumer; settle it once."""
 
     __slots__ = ("_inner", "_run")
+    _inner: messages.Message[B]
 
     def __init__(self, inner: messages.Message[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         super().__init__(*inner.place)
@@ -53,10 +78,6 @@ class Message(Values, OfThisProcess, Generic[B]):
         """The body as the type that `consume` was asked for, as of `penstock.Message.value`."""
         return self._inner.value
 
-    async def ack(self, *, publish: Iterable[Following] = ()) -> bool:
-        """Done: it will not come again.  publish, and when this is False: as for `penstock.Message.ack`."""
-        return bool(await self._run(partial(self._inner.ack, publish=publish)))
-
     @property
     def fence(self) -> int:
         """As of `penstock.Message.fence`."""
@@ -67,24 +88,13 @@ class Message(Values, OfThisProcess, Generic[B]):
         """The message of the blocking consumer, which this one is made of."""
         return self._inner
 
-    async def release(self) -> bool:
-        """Back to its place at once, not counted as a failure."""
-        return bool(await self._run(self._inner.release))
-
-    async def retry(self, *, delay: Duration | None = None, error: str | None = None) -> bool:
-        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        return bool(await self._run(partial(self._inner.retry, delay=delay, error=error)))
-
-    async def reject(self, reason: str | None = None) -> bool:
-        """Refused for good: a dead letter, where the queue has a place for them, which tells the reason."""
-        return bool(await self._run(partial(self._inner.reject, reason)))
-
+    ack = awaited(messages.Message.ack)
+    release = awaited(messages.Message.release)
+    retry = awaited(messages.Message.retry)
+    reject = awaited(messages.Message.reject)
     cancel = retry
     expire = reject
-
-    async def extend(self, period: Duration) -> bool:
-        """Hold it until `period` from now at least."""
-        return bool(await self._run(partial(self._inner.extend, period)))
+    extend = awaited(messages.Message.extend)
 
     async def __aenter__(self) -> Self:
         self._inner.begin()
@@ -101,10 +111,11 @@ class Message(Values, OfThisProcess, Generic[B]):
 
 
 @arguments_checked
-class Batch(OfThisProcess, Generic[B]):
+class Batch(Held, Generic[B]):
     """What came together, as one Arrow batch; settled together or row by row, as `client.batches.Batch`."""
 
     __slots__ = ("_inner", "_run")
+    _inner: batches.Batch[B]
 
     def __init__(self, inner: batches.Batch[B], run: Callable[[Callable[[], Any]], Awaitable[Any]]) -> None:
         self._inner = inner
@@ -132,27 +143,11 @@ class Batch(OfThisProcess, Generic[B]):
     def __iter__(self) -> Iterator[Message[B]]:
         return (self[row] for row in range(len(self)))
 
-    async def ack(self, rows: RowNumbers | None = None) -> bool:
-        """Done: these rows, or all that are left."""
-        return bool(await self._run(partial(self._inner.ack, rows)))
-
-    async def release(self, rows: RowNumbers | None = None) -> bool:
-        """Back to their places at once, not counted as a failure."""
-        return bool(await self._run(partial(self._inner.release, rows)))
-
-    async def retry(
-        self, rows: RowNumbers | None = None, *, delay: Duration | None = None, error: str | None = None
-    ) -> bool:
-        """Back, counted as a failure: after the queue's back-off, or after `delay`."""
-        return bool(await self._run(partial(self._inner.retry, rows, delay=delay, error=error)))
-
-    async def reject(self, rows: RowNumbers | None = None, *, reason: str | None = None) -> bool:
-        """Refused for good: dead letters, where the queue has a place for them."""
-        return bool(await self._run(partial(self._inner.reject, rows, reason=reason)))
-
-    async def extend(self, period: Duration) -> bool:
-        """Hold all that are left until `period` from now at least."""
-        return bool(await self._run(partial(self._inner.extend, period)))
+    ack = awaited(batches.Batch.ack)
+    release = awaited(batches.Batch.release)
+    retry = awaited(batches.Batch.retry)
+    reject = awaited(batches.Batch.reject)
+    extend = awaited(batches.Batch.extend)
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,8 +157,6 @@ class Batch(OfThisProcess, Generic[B]):
         await self._run(partial(self._inner.__exit__, kind, error, trace))
 
 
-T = TypeVar("T")
-P = ParamSpec("P")
 Blocking = TypeVar("Blocking", bound=consumer.Closing)
 Found = TypeVar("Found")
 Item = TypeVar("Item")
@@ -208,6 +201,11 @@ class Stream(OfThisProcess, ABC, Generic[Blocking, Found, Item]):
         if opened is None or self._closed:
             raise Unavailable("this was closed before it was opened")
         return opened
+
+    async def _off(
+        self, method: Callable[Concatenate[Blocking, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:  # fmt: skip
+        return await self._run(partial(method, await self._open(), *args, **kwargs))
 
     @property
     def _idle(self) -> bool:
@@ -312,35 +310,26 @@ class Consumer(Stream[consumer.Consumer[B], messages.Message[B], Message[B]], Ge
 
     async def effective_backlog(self) -> int | None:
         """How many may be unsettled at once: what was asked for, or the limit of a queue; None: no limit."""
-        opened = await self._open()
-        return await self._run(lambda: opened.effective_backlog)
+        return await self._off(lambda opened: opened.effective_backlog)
 
     async def queues(self) -> list[str]:
         """The queues it consumed from when it began or was replaced; a pattern may match more since."""
-        opened = await self._open()
-        return await self._run(lambda: opened.queues)
+        return await self._off(lambda opened: opened.queues)
 
     async def lease_period(self) -> float | None:
         """Seconds after which a lease ends unless it is extended, the shortest of its queues; None: it does not."""
-        opened = await self._open()
-        return await self._run(lambda: opened.lease_period)
+        return await self._off(lambda opened: opened.lease_period)
 
     async def tag(self) -> str:
         """What the server calls it."""
-        opened = await self._open()
-        return await self._run(lambda: opened.tag)
+        return await self._off(lambda opened: opened.tag)
 
     @property
     def stale(self) -> int:
         """Settles that had no effect; complete after `flush` or `close`.  As `client.consumer.Consumer.stale`."""
         return 0 if self._opened is None else self._opened.stale
 
-    async def replace(
-        self, *, filter: str | None = None, max_backlog: int | None = None, queue: str | None = None
-    ) -> None:
-        """Change the terms in one step; what is not named stays.  As `client.consumer.Consumer.replace`."""
-        opened = await self._open()
-        await self._run(partial(opened.replace, filter=filter, max_backlog=max_backlog, queue=queue))
+    replace = awaited(consumer.Consumer.replace)
 
     async def flush(self, timeout: Duration = consumer.CLOSE_S) -> None:  # noqa: ASYNC109 - same name as in `Consumer`
         """Wait until everything settled so far is durable.  As `client.consumer.Consumer.flush`."""
@@ -390,16 +379,11 @@ class Replay(Stream[replay.Replay, messages.Message, messages.Message]):
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
-        await self._run((await self._open()).begin)
+        await self._off(replay.Replay.begin)
         return self
 
-    async def pause(self) -> None:
-        """Nothing more is sent until `resume`; what is under way still comes."""
-        await self._run((await self._open()).pause)
-
-    async def resume(self, rate: str | None = None) -> None:
-        """Go on, from now on at this rate if one is given."""
-        await self._run(partial((await self._open()).resume, rate))
+    pause = awaited(replay.Replay.pause)
+    resume = awaited(replay.Replay.resume)
 
     async def _end(self, opened: replay.Replay) -> None:
         opened.close()
