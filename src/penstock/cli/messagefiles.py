@@ -190,7 +190,7 @@ class Writer:
         self._out: Any = None  # who writes, if somebody else does
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
+        """More rows, which may wait for others."""
         raise NotImplementedError
 
     def finish(self) -> None:

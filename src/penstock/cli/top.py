@@ -22,7 +22,7 @@ from penstock.cli.output import (
     root,
     served,
     shown,
-    write_json,
+    telling,
 )
 from penstock.errors import Draining, InvalidArgument, told_as
 from penstock.records.dataclass import dataclass
@@ -55,14 +55,14 @@ def look(client: Client) -> Look:
     return Look(time.monotonic(), client.overview(), client.queues())
 
 
-@root.command()
+@telling(root)
 def top(
     interval: Annotated[str, typer.Option("--interval", help="Time between two looks.")] = "1s",
     sort: Annotated[str, typer.Option("--sort", help=f"The highest first: {', '.join(SORTS)}.")] = "ready",
     once: Annotated[bool, typer.Option("--once", help="Print a single view, with rates over one interval.")] = False,
     url: Url = DEFAULT_URL,
     json: Json = False,
-) -> None:
+) -> Told:
     """Watch a server: queues with their rates, connections, memory and log.  q leaves.
 
     Where nobody looks on (a pipe), and with --json, it is as with --once.
@@ -77,9 +77,9 @@ def top(
         before = look(client)
         if once or json or not (sys.stdout.isatty() and sys.stdin.isatty()):
             time.sleep(seconds)
-            _print(told(before, look(client), sort), as_json=json)
-        else:
-            _watch(client, before, max(seconds, 0.1), sort)
+            return told(before, look(client), sort), lambda figures: console_of().print(view(figures))
+        _watch(client, before, max(seconds, 0.1), sort)
+    return None
 
 
 def told(before: Look, now: Look, sort: str = "ready") -> dict[str, Any]:
@@ -155,13 +155,6 @@ def _head(server: dict[str, Any]) -> Iterator[str]:
         f"LSN {server['last_lsn']:,}, {server['last_lsn'] - server['durable_lsn']:,} not on disk yet; "
         f"disk free {format_size(server['disk_free_bytes'])}"
     )
-
-
-def _print(figures: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        write_json(figures)
-        return
-    console_of().print(view(figures))
 
 
 def _watch(client: Client, before: Look, seconds: float, sort: str) -> None:

@@ -1,4 +1,4 @@
-"""`[[action]]`: on what it runs, if, and what it does; and what of that cannot be.
+"""`[[action]]`: on what it runs, if, and what it does.
 
 `on` and `do` are a table or a list of tables.  Each table of `do` has one key, which names the step.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias, cast
 
 from pydantic import BeforeValidator, Field, StrictBool, model_validator
 
@@ -336,21 +336,13 @@ class ActionSection(Section):
         )
 
 
-class Wrong(NamedTuple):
-    """A mistake: where in the list of actions, and why."""
-
-    path: tuple[str | int, ...]
-    why: str
-
-
-def wrong_actions(actions: tuple[ActionSection, ...], *, allow_execute: bool) -> Iterator[Wrong]:
-    """What cannot be of actions that can be read: unknown variables, and programs that nobody allowed."""
-    for index, section in enumerate(actions):
-        action = section.action(index + 1)
-        for one in unfit(action):
-            do = section.do[one.step]
-            yield Wrong((index, "do", one.step, do.key, *([one.field] if one.field else [])), one.why)
-        for place, step in enumerate(action.do):
-            if isinstance(step, ExecuteStep) and not allow_execute:
-                why = "programs are run only with server.allow_execute = true"
-                yield Wrong((index, "do", place, "execute_system"), why)
+def wrong_steps(
+    section: ActionSection, number: int, *, allow_execute: bool
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Places in `do`, and what cannot be there: unknown variables, and programs that nobody allowed."""
+    action = section.action(number)
+    for one in unfit(action):
+        yield (one.step, section.do[one.step].key, *([one.field] if one.field else [])), one.why
+    for place, step in enumerate(action.do):
+        if isinstance(step, ExecuteStep) and not allow_execute:
+            yield (place, "execute_system"), "programs are run only with server.allow_execute = true"

@@ -14,11 +14,11 @@ several inputs has the streams `p.a`, `p.b`; its backfills are `p.backfill.<id>`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import join, normpath, relpath
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from penstock.config.action_section import wrong_actions
+from penstock.config.action_section import wrong_steps
 from penstock.config.foreign.converted import Path_
 from penstock.config.mistakes import Problem
 from penstock.config.pipeline_inputs import ONLY, Expectation
@@ -26,7 +26,7 @@ from penstock.config.pipeline_section import Pipeline
 from penstock.config.queue_arguments import idle_arguments
 from penstock.config.sections import DOORS, EVERYWHERE
 from penstock.config.settings import Settings
-from penstock.config.vhost_sections import ViewSection, joins_of, wrong_views
+from penstock.config.vhost_sections import ConflatedSection, ViewSection
 from penstock.errors import known_name
 from penstock.records.regular_expressions import SPECIAL, topic_pattern
 
@@ -111,19 +111,82 @@ def _unknown_people(settings: Settings) -> Iterator[Problem]:
 
 
 def _actions(settings: Settings) -> Iterator[Problem]:
-    for wrong in wrong_actions(settings.action, allow_execute=settings.server.allow_execute):
-        yield Problem(("action", *wrong.path), wrong.why)
+    """What cannot be of actions that can be read."""
+    for index, action in enumerate(settings.action):
+        for path, why in wrong_steps(action, index + 1, allow_execute=settings.server.allow_execute):
+            yield Problem(("action", index, "do", *path), why)
 
 
 def _views(settings: Settings) -> Iterator[Problem]:
+    """Views and conflated topics that come before what they read, or are called as something else is."""
     queues = _names(settings)["queue"]
-    for wrong in wrong_views(settings.view, settings.conflated_topic, queues):
-        yield Problem((wrong.section, wrong.place, wrong.key), wrong.why)
+    taken = dict.fromkeys(queues, "queue")
+    sections: tuple[tuple[str, Sequence[ViewSection | ConflatedSection]], ...] = (
+        ("view", settings.view),
+        ("conflated_topic", settings.conflated_topic),
+    )
+    for section, some in sections:
+        names = _Places.of((one.vhost, one.name) for one in some)
+        for place, one in enumerate(some):
+            name = (one.vhost, one.name)
+            if name in taken and not names.before(name, place):
+                yield Problem((section, place, "name"), f"{one.name!r} is a {taken[name]} already")
+            for key, why in _misplaced(one, names, place, taken):
+                yield Problem((section, place, key), why)
+        taken |= dict.fromkeys(names.first, section.replace("_", " "))
     keyed = {(one.vhost, one.name) for one in settings.topic if one.key or one.key_from} - set(queues)
     for index, one in enumerate(settings.view):
         if one.engine == "spark" and (one.vhost, one.source) in keyed:
             why = f"{one.source!r} is a topic, and engine 'spark' computes views of queues"
             yield Problem(("view", index, "source"), why)
+
+
+class _Places(NamedTuple):
+    """Where each name stands in a list, (vhost, name): at first and at last."""
+
+    first: Mapping[tuple[str, str], int]
+    last: Mapping[tuple[str, str], int]
+
+    @staticmethod
+    def of(names: Iterable[tuple[str, str]]) -> _Places:
+        """By a list of names."""
+        listed = list(enumerate(names))
+        return _Places({name: at for at, name in reversed(listed)}, {name: at for at, name in listed})
+
+    def before(self, name: tuple[str, str], place: int) -> bool:
+        """Whether it is there before this place."""
+        return self.first.get(name, place) < place
+
+    def from_on(self, name: tuple[str, str], place: int) -> bool:
+        """Whether it is there, or anywhere after."""
+        return self.last.get(name, -1) >= place
+
+
+def _misplaced(
+    one: ViewSection | ConflatedSection,
+    names: _Places,
+    place: int,
+    taken: Mapping[tuple[str, str], str],
+) -> Iterator[tuple[str, str]]:
+    """The key to blame, and why: what a view reads comes before it.  names: of its kind, of which it is at `place`."""
+    name, source = (one.vhost, one.name), (one.vhost, one.source or "")
+    for joined in _joins_of(one):
+        if names.from_on((one.vhost, joined), place):
+            yield "join", f"{joined!r} is this view or one after it; it must come first"
+    if isinstance(one, ViewSection) and one.engine == "spark" and names.before(source, place):
+        yield "source", f"{one.source!r} is a view, and engine 'spark' computes views of queues"
+    if source == name:
+        yield "source", f"{one.name!r} cannot be its own source"
+    elif names.from_on(source, place):
+        yield "source", f"{one.source!r} is defined after this one; it must come first"
+    elif isinstance(one, ConflatedSection) and taken.get(source) == "queue":
+        yield "source", f"{one.source!r} is a queue, and nothing of it is conflated"
+
+
+def _joins_of(one: ViewSection | ConflatedSection) -> set[str]:
+    """The topics that a view joins, as far as they can be told without reading expressions."""
+    joins = one.join if isinstance(one, ViewSection) else ()
+    return {name for text in joins for name in re.findall(r"\[([^\]]+)\]\s*\.\s*[/\[]", text)}
 
 
 def _pipelines(settings: Settings) -> Iterator[Problem]:
@@ -312,7 +375,7 @@ def of_views(settings: Settings) -> Iterator[str]:
     known = {(one.vhost, one.name): None for _, one in some} | {(one.vhost, one.name): None for one in settings.queue}
     known |= {(one.vhost, one.name): None for one in settings.topics if one.key or one.key_from}
     for section, one in some:
-        for name in [*([one.source] if one.source else []), *sorted(joins_of(one))]:
+        for name in [*([one.source] if one.source else []), *sorted(_joins_of(one))]:
             if (one.vhost, name) not in known:
                 near = known_name(name, [other for vhost, other in known if vhost == one.vhost])
                 yield (

@@ -2,14 +2,14 @@
 
 `[[vhost]]`, `[[topic]]`, `[[exchange]]`, `[[binding]]`, `[[queue]]`, `[[permission]]`, `[[topic_permission]]`,
 `[[entitlement]]` (the first that fits decides), `[[policy]]`, `[[operator_policy]]`, `[[address]]`, `[[view]]`,
-`[[conflated_topic]]`.  Owns the keys and what cannot be together; expressions are read where views are made.
+`[[conflated_topic]]`.  Owns the keys, and what cannot be together in one of them; expressions are read where views are
+made.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal, NamedTuple, Self, TypeAlias, cast
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias, cast
 
 import orjson
 from pydantic import (
@@ -177,83 +177,6 @@ class ConflatedSection(Section):
     """Of the changes of a key within it only the last is told."""
     filter: str | None = None
     """Only records of which this is TRUE."""
-
-
-class WrongView(NamedTuple):
-    """What cannot be, and where."""
-
-    section: str
-    place: int
-    key: str
-    why: str
-
-
-def wrong_views(
-    views: Sequence[ViewSection], conflated: Sequence[ConflatedSection], queues: Sequence[tuple[str, str]]
-) -> Iterator[WrongView]:
-    """Names of queues as (vhost, name)."""
-    taken = dict.fromkeys(queues, "queue")
-    sections: tuple[tuple[str, Sequence[ViewSection | ConflatedSection]], ...] = (
-        ("view", views),
-        ("conflated_topic", conflated),
-    )
-    for section, some in sections:
-        names = Places.of((one.vhost, one.name) for one in some)
-        for place, one in enumerate(some):
-            name = (one.vhost, one.name)
-            if name in taken and not names.before(name, place):
-                yield WrongView(section, place, "name", f"{one.name!r} is a {taken[name]} already")
-            for key, why in _misplaced(one, names, place, taken):
-                yield WrongView(section, place, key, why)
-        taken |= dict.fromkeys(names.first, section.replace("_", " "))
-
-
-class Places(NamedTuple):
-    """Where each name stands in a list, (vhost, name): at first and at last."""
-
-    first: Mapping[tuple[str, str], int]
-    last: Mapping[tuple[str, str], int]
-
-    @staticmethod
-    def of(names: Iterable[tuple[str, str]]) -> Places:
-        """By a list of names."""
-        listed = list(enumerate(names))
-        return Places({name: at for at, name in reversed(listed)}, {name: at for at, name in listed})
-
-    def before(self, name: tuple[str, str], place: int) -> bool:
-        """Whether it is there before this place."""
-        return self.first.get(name, place) < place
-
-    def from_on(self, name: tuple[str, str], place: int) -> bool:
-        """Whether it is there, or anywhere after."""
-        return self.last.get(name, -1) >= place
-
-
-def _misplaced(
-    one: ViewSection | ConflatedSection,
-    names: Places,
-    place: int,
-    taken: Mapping[tuple[str, str], str],
-) -> Iterator[tuple[str, str]]:
-    """The key to blame, and why: what a view reads comes before it.  names: of its kind, of which it is at `place`."""
-    name, source = (one.vhost, one.name), (one.vhost, one.source or "")
-    for joined in joins_of(one):
-        if names.from_on((one.vhost, joined), place):
-            yield "join", f"{joined!r} is this view or one after it; it must come first"
-    if isinstance(one, ViewSection) and one.engine == "spark" and names.before(source, place):
-        yield "source", f"{one.source!r} is a view, and engine 'spark' computes views of queues"
-    if source == name:
-        yield "source", f"{one.name!r} cannot be its own source"
-    elif names.from_on(source, place):
-        yield "source", f"{one.source!r} is defined after this one; it must come first"
-    elif isinstance(one, ConflatedSection) and taken.get(source) == "queue":
-        yield "source", f"{one.source!r} is a queue, and nothing of it is conflated"
-
-
-def joins_of(one: ViewSection | ConflatedSection) -> set[str]:
-    """The topics that a view joins, as far as they can be told without reading expressions."""
-    joins = one.join if isinstance(one, ViewSection) else ()
-    return {name for text in joins for name in re.findall(r"\[([^\]]+)\]\s*\.\s*[/\[]", text)}
 
 
 class PolicySection(Section):
