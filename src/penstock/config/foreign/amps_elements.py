@@ -374,6 +374,13 @@ def needs(book: Book, element: Element, of: str, *tags: str) -> None:
             book.wrong(element.place(of), f"has no <{tag}>")
 
 
+def lacks(book: Book, place: Place, fields: Fields, **tags: str) -> None:
+    """Those of our keys, each with its tag, that an element does not say."""
+    for key, tag in tags.items():
+        if key not in fields.elements:
+            book.wrong(place, f"has no <{tag}>")
+
+
 def once(book: Book, element: Element, *tags: str) -> None:
     """What may stand once does."""
     for tag in tags:

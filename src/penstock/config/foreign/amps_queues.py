@@ -18,6 +18,7 @@ from penstock.config.foreign.amps_elements import (
     TOPIC,
     VIEW,
     Fields,
+    lacks,
     read_fields,
     said,
     seen,
@@ -188,8 +189,7 @@ def _read_conflated(book: Book, element: Element) -> None:
     fields = read_fields(book, element, CONFLATED_TOPIC)
     table = _start(book, element, fields)
     _refused(book, fields, _CONFLATED_REFUSED)
-    if "source" not in fields.elements:
-        book.wrong(Place(element.file, element.line, fields.of), "has no <UnderlyingTopic>")
+    lacks(book, Place(element.file, element.line, fields.of), fields, source="UnderlyingTopic")
     if table is None:
         return
     fields.into(table, "source", "interval", "filter")
@@ -227,9 +227,8 @@ def read_queue(book: Book, element: Element) -> None:
 
 def named(book: Book, element: Element, fields: Fields) -> bool:
     """Whether an element of `SOW` has its name and its message type; what is missing is in the book."""
-    for key, tag in (("name", "Name"), ("message_type", "MessageType")):
-        if key not in fields.elements:
-            book.wrong(Place(element.file, element.line, said(element)), f"has no <{tag}>")
+    place = Place(element.file, element.line, said(element))
+    lacks(book, place, fields, name="Name", message_type="MessageType")
     return "name" in fields and "message_type" in fields
 
 

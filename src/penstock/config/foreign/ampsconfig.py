@@ -39,6 +39,7 @@ from penstock.config.foreign.amps_elements import (
     NO_MEANING,
     SECTIONS,
     TRANSACTION_LOG,
+    lacks,
     once,
     read_fields,
     stray,
@@ -334,9 +335,7 @@ def _segment(book: Book, size: str, place: Place) -> str:
 
 def _logged(book: Book, element: Element, patterns: list[str]) -> None:
     fields = read_fields(book, element, LOGGED_TOPIC)
-    for key, tag in (("name", "Name"), ("message_type", "MessageType")):
-        if key not in fields.elements:
-            book.wrong(element.place("<TransactionLog>"), f"has no <{tag}>")
+    lacks(book, element.place("<TransactionLog>"), fields, name="Name", message_type="MessageType")
     name = fields.text("name")
     if name is None:
         return

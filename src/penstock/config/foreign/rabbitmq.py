@@ -308,16 +308,15 @@ def _exchange(book: Book, item: Item, default_vhost: str) -> None:
     if kind not in EXCHANGE_TYPES:
         book.remark(Verdict.REFUSED, item.place, f"an exchange of type {kind!r}")
         return
-    table: dict[str, object] = {
-        "name": name,
-        "type": kind,
-        "vhost": _text(book, item, "vhost", default_vhost),
-        "durable": _truth(book, item, "durable", default=True),
-        "auto_delete": _truth(book, item, "auto_delete", default=False),
-        "internal": _truth(book, item, "internal", default=False),
-        "arguments": dict(_arguments(book, item)),
-    }
+    life = _life(book, item, default_vhost, "durable", "auto_delete", "internal")
+    table = {"name": name, "type": kind, **life, "arguments": dict(_arguments(book, item))}
     book.add("exchange", Table(_unusual(table)), item.place)
+
+
+def _life(book: Book, item: Item, default_vhost: str, *keys: str) -> dict[str, object]:
+    """Where it is, and what is said of it by yes and no."""
+    vhost = _text(book, item, "vhost", default_vhost)
+    return {"vhost": vhost, **{key: _truth(book, item, key, default=_USUAL[key] is True) for key in keys}}
 
 
 def _unusual(table: Mapping[str, object]) -> dict[str, object]:
@@ -326,18 +325,12 @@ def _unusual(table: Mapping[str, object]) -> dict[str, object]:
 
 
 def _queue(book: Book, item: Item, default_vhost: str) -> None:
-    name = _text(book, item, "name")
-    vhost = _text(book, item, "vhost", default_vhost)
+    name, life = _text(book, item, "name"), _life(book, item, default_vhost, "durable", "auto_delete")
     if not name:
         return
     arguments = _arguments(book, item)
     if lost := lost_by(arguments):
         book.remark(Verdict.DIFFERS, item.place, lost)
-    life: dict[str, object] = {
-        "vhost": vhost,
-        "durable": _truth(book, item, "durable", default=True),
-        "auto_delete": _truth(book, item, "auto_delete", default=False),
-    }
     table = Table({"name": name, **_unusual(life), "fairness_model": "round-robin"})
     kind = QUEUE_TYPES.get(str(arguments.get(argument_name("queue_type"))), QUEUE_TYPES["classic"])
     for argument, value in arguments.items():
