@@ -10,6 +10,7 @@ import pytest
 
 INTERRUPTED = """
 import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts in the background what ignores it
 moment = sys.argv.pop(1)
 class AtMoment:
     def find_spec(self, name, path=None, target=None):
