@@ -106,6 +106,10 @@ class Client:
     def abort(self) -> None:
         self.aborted = True
 
+    def get_protocol(self) -> object:
+        """Its connection is not lost."""
+        return self
+
     async def receive(self) -> Any:
         if self._pieces:
             return {"type": "http.request", "body": self._pieces.pop(0), "more_body": bool(self._pieces)}

@@ -229,6 +229,10 @@ async def test_a_client_here_whose_session_cannot_begin_is_closed_alone(monkeypa
         def abort(self) -> None:
             self.aborted = True
 
+        def get_protocol(self) -> object:
+            """It is not lost."""
+            return self
+
     guards = patient(asyncio.get_running_loop()).guards
     link = AmqpLink(life.door.greet, guards.of("amqp").enter("127.0.0.1", 5000, print))
     transport = Transport()

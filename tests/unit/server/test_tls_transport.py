@@ -15,8 +15,8 @@ import pytest
 
 from penstock.server.amqp.links import FIRST, LEAST, AmqpLink
 from penstock.server.sockets import tls_transport
-from penstock.server.sockets.listening import farewell, patient, why
-from penstock.server.sockets.tls_transport import TlsTransport, read_buffer
+from penstock.server.sockets.listening import patient, why
+from penstock.server.sockets.tls_transport import TlsTransport, farewell, read_buffer
 from tls_lab import Files
 
 GOODBYE_S = 5.0
@@ -63,6 +63,10 @@ class Socket(asyncio.Transport):
 
     def abort(self) -> None:
         self.aborted = True
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        """It is not lost."""
+        return asyncio.Protocol()
 
 
 class Door(asyncio.Protocol):

@@ -12,6 +12,7 @@ from penstock.server.amqp.doorway import Doorway
 from penstock.server.amqp.links import WayLink
 from penstock.server.doors.doors import Doors
 from penstock.server.doors.line import Broken
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class AmqpDoors(Doors):
         def cut(why: str) -> None:
             self.processes[place - 1].cut_off(why)
             doorway.lost()
-            way.transport.abort()
+            cut_off(way.transport)
 
         def receive(data: bytes) -> None:
             try:

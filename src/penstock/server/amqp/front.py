@@ -38,6 +38,7 @@ from penstock.server.doors import front
 from penstock.server.doors.front import Front, Identities
 from penstock.server.doors.line import Broken, handed
 from penstock.server.sockets.listening import Entry, Listener
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.wire.amqp.conversation import Phase, silence
 from penstock.wire.amqp.frames import Limits, decode_method
 from penstock.wire.amqp.machine import ServerConnection
@@ -356,7 +357,7 @@ class AmqpFront(Front):
         if self._host is not None:
             self._host.end()
         if self._way is not None:
-            self._way.transport.abort()
+            cut_off(self._way.transport)
 
     def _tell(self, error: Exception) -> None:
         self.loop.call_exception_handler({"message": "what an AMQP client sent is not heard", "exception": error})

@@ -16,10 +16,10 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from penstock.server.sockets.listening import farewell
-from penstock.server.sockets.tls_transport import parted
+from penstock.server.sockets.tls_transport import cut_off, farewell, parted
 from penstock.units import format_address
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class AmqpLink(asyncio.Protocol):
 
             tls = peer_of(transport)
         self.session = self._connect(Came(cast("Link", self), peer, format_address(*here), tls, stranger))
-        stranger.close, stranger.doing = self.transport.abort, ""
+        stranger.close, stranger.doing = partial(cut_off, self.transport), ""
 
     def data_received(self, data: bytes) -> None:
         """asyncio's: bytes came, at most as many as `Appetite` asked for."""
@@ -238,7 +238,7 @@ class AmqpLink(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once: a peer that does not read would keep what is buffered, and its link with it, for ever."""
-        self.transport.abort()
+        cut_off(self.transport)
 
     def end_writing(self) -> None:
         """Send what is buffered, then say that nothing follows, which TLS cannot; read on."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import NotLeading
 from penstock.server.sockets.listening import Entry, Listener, bind
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.wire.flight.failures import encode_error
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class _Refusing(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self._stranger.close = transport.abort
+        self._stranger.close = partial(cut_off, transport)
         self._there.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -117,14 +118,14 @@ class _Refusing(asyncio.Protocol):
             del self._come[: _HEAD.size + size]
             self._take(kind, flags, stream & 0x7FFFFFFF, content)
         if self.transport.get_write_buffer_size() > _UNREAD_MOST:
-            self.transport.abort()
+            cut_off(self.transport)
 
     def _greet(self) -> bool:
         """Whether it is a client of HTTP/2, and has said so."""
         said = bytes(self._come[: len(_PREFACE)])
         if said != _PREFACE[: len(said)]:
             self._stranger.tell("it does not speak HTTP/2")
-            self.transport.abort()
+            cut_off(self.transport)
         if said != _PREFACE:
             return False
         del self._come[: len(_PREFACE)]

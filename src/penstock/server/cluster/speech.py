@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from penstock.errors import ProtocolError, SettingsError, Unavailable
 from penstock.replication.messages import PIECE_MOST, Here, Look, Message, decode, encode
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.units import parted_address
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ class Peer(asyncio.BufferedProtocol):
         """End it at once."""
         self._closed = True
         if self._transport is not None:
-            self._transport.abort()
+            cut_off(self._transport)
 
     def close(self) -> None:
         """What was given goes out; nothing more is heard."""

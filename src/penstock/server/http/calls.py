@@ -44,6 +44,7 @@ from penstock.server.doors.line import (
     text,
     with_head,
 )
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.wire.fields import NAME_LIMIT, PROPERTIES_MOST
 from penstock.wire.http.bodies import Brought, Reading
 
@@ -310,7 +311,7 @@ class CallLine:
     def close(self) -> None:
         """The other side sees it at once; what it has not taken is dropped."""
         self._kept.clear()
-        self._writer.transport.abort()
+        cut_off(self._writer.transport)
         self._loop.call_soon(self._let_go)  # once the reader knows of an error that ended it
 
     def _let_go(self) -> None:

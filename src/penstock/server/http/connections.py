@@ -26,8 +26,8 @@ from penstock.errors import Unavailable
 from penstock.server.base.faults import reports
 from penstock.server.doors.line import Ended
 from penstock.server.http.calls import PARAMETERS_MOST
-from penstock.server.sockets.listening import Entry, Listener, farewell
-from penstock.server.sockets.tls_transport import parted
+from penstock.server.sockets.listening import Entry, Listener
+from penstock.server.sockets.tls_transport import cut_off, farewell, parted
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
@@ -270,7 +270,7 @@ class HttpLink(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         own = cast("asyncio.Transport", transport)
-        self._stranger.close, self._stranger.doing = own.abort, ""
+        self._stranger.close, self._stranger.doing = partial(cut_off, own), ""
         super().connection_made(own)
         if self.client is None or self.server is None:  # it was reset before it was taken, and may have sent something
             own.abort()
@@ -343,12 +343,12 @@ class HttpLink(H11Protocol):
             act(*args, **named)
         except h11.ProtocolError as error:  # of ours: it did what cannot be answered any more
             self._stranger.tell(str(error)[:REASON_MOST])
-            self.transport.abort()
+            cut_off(self.transport)
         except MemoryError:  # not of this connection alone
             raise
         except Exception as error:  # noqa: BLE001 - the border of one connection: nothing else is touched behind it
             reports.tell(error, "http")
-            self.transport.abort()
+            cut_off(self.transport)
 
 
 ENDING_S = 1.0
@@ -391,7 +391,7 @@ async def _served_by(app: Any, scope: Any, receive: Any, send: Any) -> None:
     try:
         await app(scope, receive, send)
     except Ended:
-        transport.abort()
+        cut_off(transport)
     while transport.is_closing() and (await receive())["type"] != "http.disconnect":
         pass
 

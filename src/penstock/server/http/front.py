@@ -36,6 +36,7 @@ from penstock.server.http.calls import (
 from penstock.server.http.connections import HttpLink, HttpServer
 from penstock.server.http.reception import Reception, first_of
 from penstock.server.sockets.listening import Entry, Listener
+from penstock.server.sockets.tls_transport import cut_off
 from penstock.wire.http.bodies import Reading, Room
 
 CALLS_MOST = 768
@@ -119,7 +120,7 @@ class Relay:
             try:
                 await relayed.run()
             except Ended:  # the server has no more to say
-                scope["state"]["transport"].abort()
+                cut_off(scope["state"]["transport"])
                 line.close()
                 return
             except MemoryError:

@@ -44,9 +44,6 @@ REST_S = 0.25
 SHORT_FOR_S = 10.0
 """So long after a connection could not be taken health tells of it."""
 
-GOODBYE_S = 5.0
-"""For what a client that says nothing more has not read, and for its answer to the end of TLS."""
-
 
 class Identified(Protocol):
     """What a handshake is made with."""
@@ -207,7 +204,7 @@ class Listener:
                 stranger.gone()
 
     def _tls(self, context: ssl.SSLContext, protocol: Callable[[], asyncio.BaseProtocol]) -> TlsTransport:
-        from penstock.server.sockets.tls_transport import TlsTransport, read_buffer  # for those who have TLS
+        from penstock.server.sockets.tls_transport import GOODBYE_S, TlsTransport, read_buffer  # for those who have TLS
 
         if self._buffer is None:
             self._buffer = read_buffer()
@@ -219,12 +216,6 @@ class Listener:
         self.refused += 1
         if (reason := why(error)) is not None:
             stranger.tell(reason)
-
-
-def farewell(transport: asyncio.Transport) -> None:
-    """Its peer says nothing more, so asyncio closes it, once all is sent: to one that does not read, for ever."""
-    if transport.get_write_buffer_size():
-        asyncio.get_running_loop().call_later(GOODBYE_S, transport.abort)
 
 
 REASONS = {

@@ -19,8 +19,24 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from time import time as wall
 from typing import Any, cast
+
+GOODBYE_S = 5.0
+"""For what a client that says nothing more has not read, and for its answer to the end of TLS."""
+
+
+def cut_off(transport: asyncio.WriteTransport) -> None:
+    """Close it at once, if that is not over: asyncio's fails then, where it had been sending to its end."""
+    if isinstance(transport, TlsTransport) or transport.get_protocol():
+        transport.abort()
+
+
+def farewell(transport: asyncio.Transport) -> None:
+    """Its peer says nothing more, so asyncio closes it, once all is sent: to one that does not read, for ever."""
+    if transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(GOODBYE_S, partial(cut_off, transport))
 
 
 def parted(transport: asyncio.BaseTransport) -> None:
@@ -254,7 +270,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _end_soon(self) -> None:
         if self._bound is None:
-            self._bound = asyncio.get_running_loop().call_later(self._goodbye_s, self._below.abort)
+            self._bound = asyncio.get_running_loop().call_later(self._goodbye_s, partial(cut_off, self._below))
 
     def _part(self) -> None:
         """Say that nothing follows, or hear that from the peer."""
@@ -301,7 +317,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     def abort(self) -> None:
         """asyncio's: close at once."""
         self._closing = self._deaf = True
-        self._below.abort()
+        cut_off(self._below)
 
     def is_closing(self) -> bool:
         """asyncio's."""
