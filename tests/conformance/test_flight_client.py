@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -400,6 +400,31 @@ def test_errors_of_a_consumer_come_when_it_is_iterated(client: penstock.Client) 
     with pytest.raises(penstock.ExpressionError) as caught:
         next(iter(client.consume("q", filter="/a >")))
     assert caught.value.pointed().endswith("/a >\n      ^")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda client: client.peek("q", filter="/a >"),
+        lambda client: client.peek("q", states=("leased", "delayed"), filter="/a >"),
+        lambda client: list(client.queue_batches("q", filter="/a >")),
+        lambda client: list(client.replay("q", filter="/a >")),
+        lambda client: list(client.sow("t", filter="/a >")),
+        lambda client: list(client.sow("t", filter="/a >", projection="COUNT(/a) AS /n", grouping="/b")),
+        lambda client: client.sow_delete("t", filter="/a >"),
+        lambda client: client.move("q", "other", filter="/a >"),
+        lambda client: client.redrive("q", filter="/a >"),
+        lambda client: client.ack_filter("q", "/a >"),
+    ],
+)
+def test_a_wrong_filter_is_told_of_what_is_empty_too(
+    client: penstock.Client, read: Callable[[penstock.Client], object]
+) -> None:
+    client.declare("q")
+    client.declare("other")
+    client.declare_topic("t", key=["/a"])
+    with pytest.raises(penstock.ExpressionError):
+        read(client)
 
 
 def test_vhosts_are_apart(house: FlightHouse, client: penstock.Client) -> None:

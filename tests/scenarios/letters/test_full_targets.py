@@ -53,6 +53,8 @@ def test_what_a_target_refuses_stays_dying_at_its_source_and_is_counted() -> Non
         assert (stats["ready"], stats["leased"], stats["queue_depth"]) == (0, 0, 2)
         assert stats["dead_letter_refused"] == 1  # the third waits behind the second
         assert broker.stats("target")["ready"] == 1
+        told = [reason.text for reason in broker.explain("source") if reason.code == "dying"]
+        assert told == ["a full queue refuses the dead letters of 2 messages; they are tried again in 1 s"]
         assert subscription.take() == []  # nobody gets it any more
         assert bodies(broker.subscribe("target", max_backlog=1, name="t")) == [b"1"]
         broker.advance(0.9)

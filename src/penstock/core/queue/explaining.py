@@ -156,7 +156,7 @@ def not_ready(queue: Contents, now: Now) -> Iterator[Reason]:
         again = queue.letters.due
         text = f"{messages(queue.dying)} on the way to the dead letters"
         if again < NEVER:
-            text = f"a full queue refuses the dead letters of {messages(queue.dying)}; they are tried again in "
+            text = f"a full queue refuses the dead letters of {messages(queue.dying, '')}; they are tried again in "
             text += f"{max(again - now.mono, 0) / 1e6:.0f} s"
         yield Reason("dying", text)
     if queue.inactive:
@@ -169,7 +169,7 @@ def not_ready(queue: Contents, now: Now) -> Iterator[Reason]:
     first = queue.barriers.first
     if first is not None:
         behind = messages(queue.barriers.held - 1, "")
-        text = f"the barrier at LSN {first.lsn} waits until all before it is settled, and holds back {behind}behind it"
+        text = f"the barrier at LSN {first.lsn} waits until all before it is settled, and holds back {behind} behind it"
         yield Reason("barrier", text)
 
 
@@ -211,7 +211,7 @@ def told(wall: int) -> str:
 def messages(count: int, verb: str | None = None) -> str:
     """So many messages, and what they do: `is` or `are`, if not this."""
     noun = "message" if count == 1 else "messages"
-    return f"{count} {noun} {('is' if count == 1 else 'are') if verb is None else verb}"
+    return f"{count} {noun} {('is' if count == 1 else 'are') if verb is None else verb}".rstrip()
 
 
 def _after(queue: Contents, run: Run) -> str:

@@ -30,6 +30,7 @@ import pyarrow as pa
 from penstock.core.sow.select import SelectList, narrowed_select, order_of, parse_select
 from penstock.core.streams import Link
 from penstock.errors import AccessRefused, InvalidArgument, Unavailable
+from penstock.expr import compile_filter
 from penstock.history.history import Batches, History
 from penstock.records.message_types import JSON, MESSAGE_TYPE, TYPE_IN_SCHEMA, typed
 from penstock.records.schema import TIMESTAMP
@@ -427,7 +428,10 @@ class Reads:
                 return there or planned(wanted, chunks, how.history)
 
     def _content(self, how: _Reading, wanted: QueueContent) -> tuple[pa.Schema, Batches]:
-        core, limit = self._engine.core, wanted.limit if wanted.filter is None else None
+        core, limit = self._engine.core, wanted.limit
+        if wanted.filter is not None:
+            compile_filter(wanted.filter)  # what is wrong of it is told of an empty queue, too
+            limit = None
         parts = self._handover.call(
             lambda: snapshot(core.queue(wanted.vhost, wanted.name), wanted.states, limit), how.gone
         )
