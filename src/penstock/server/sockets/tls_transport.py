@@ -29,7 +29,7 @@ GOODBYE_S = 5.0
 
 def cut_off(transport: asyncio.WriteTransport) -> None:
     """Close it at once, if that is not over: asyncio's fails then, where it had been sending to its end."""
-    if isinstance(transport, TlsTransport) or transport.get_protocol():
+    if isinstance(transport, TlsTransport) or cast("object", transport.get_protocol()) is not None:
         transport.abort()
 
 
