@@ -344,8 +344,13 @@ SLIPS_WITHIN = 48
 def slips(name: str) -> Iterator[str]:
     """Names that differ in their case, by a character that is missing, too many or another one, or by two in turn.
 
-    To be looked up, each: that takes the same time among a million as among ten.  None of a very long name.
+    To be looked up, each: that takes the same time among a million as among ten.  None of a very long name, and never
+    the name itself.
     """
+    return (one for one in _slips(name) if one != name)
+
+
+def _slips(name: str) -> Iterator[str]:
     yield name.lower()
     for at in range(len(name) + 1 if len(name) <= SLIPS_WITHIN else 0):
         head, tail = name[:at], name[at:]

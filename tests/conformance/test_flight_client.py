@@ -427,6 +427,15 @@ def test_a_wrong_filter_is_told_of_what_is_empty_too(
         read(client)
 
 
+def test_nobody_is_asked_whether_he_meant_what_he_said(client: penstock.Client) -> None:
+    client.declare("jobs")
+    with pytest.raises(penstock.NotFound) as caught:
+        client.topic("jobs")
+    assert str(caught.value) == "no declared topic 'jobs' in vhost '/'"
+    with pytest.raises(penstock.NotFound, match="did you mean 'jobs'"):
+        client.topic("job")
+
+
 def test_vhosts_are_apart(house: FlightHouse, client: penstock.Client) -> None:
     with penstock.connect(house.url + "/other") as other:
         other.declare("q")

@@ -321,7 +321,11 @@ def test_who_names_a_message_as_googles_has_it_read_by_its_own_fields(name: str)
         ({"type": "bytes", "logicalType": "decimal", "precision": 309}, "a decimal of 309 digits, 308 are allowed"),
         ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 10}, "scale"),
         ([], "a choice of nothing"),
-        ("nonsense", "no Avro schema"),
+        ("nonsense", "no Avro schema: no type is called 'nonsense'"),
+        ({}, "no Avro schema: a part of it has no 'type'"),
+        ({"type": "array"}, "no Avro schema: a part of it has no 'items'"),
+        (5, "no Avro schema: a part of it is of another kind than Avro has there"),
+        ({"type": "record", "name": 7, "fields": []}, "no Avro schema: a part of it is of another kind"),
         ({"type": "string", "__fastavro_parsed__": True}, "it says that it was parsed"),
     ],
 )

@@ -117,8 +117,14 @@ def _parsed(text: str) -> object:
             raise ValueError("it says that it was parsed")
         fastavro.parse_schema(schema)
         parsed = fastavro.parse_schema(_with_decimals(schema), names)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, SchemaParseException, UnknownType) as e:
-        raise ValueError(f"no Avro schema: {str(e)[:200] or type(e).__name__}") from None
+    except UnknownType as error:
+        raise ValueError(f"no Avro schema: no type is called {error.name!r:.200}") from None
+    except KeyError as error:
+        raise ValueError(f"no Avro schema: a part of it has no {error.args[0]!r:.200}") from None
+    except (ValueError, RecursionError, SchemaParseException) as error:
+        raise ValueError(f"no Avro schema: {str(error)[:200]}") from None
+    except (LookupError, TypeError, AttributeError):  # of code that takes its parts for what they are not
+        raise ValueError("no Avro schema: a part of it is of another kind than Avro has there") from None
     _Bounds(names).of(parsed, ())
     return parsed
 
