@@ -36,13 +36,14 @@ def log_in(browser: Browser, http: Http, user: str = "guest", password: str = "g
     browser.see("Deepest queues")
 
 
-def fill(browser: Browser, *values: str) -> None:
-    """The fields of the dialog that is open, in their order."""
+def answer(browser: Browser, verb: str, *values: str) -> None:
+    """The dialog that is open: its fields in their order, and its button."""
     script = (
         "const all = [...document.querySelectorAll('dialog input, dialog textarea')].filter((f) => !f.readOnly);"
         "all.forEach((f, i) => { f.value = arguments[0][i] }); return all.length"
     )
     assert browser.run(script, list(values)) == len(values)
+    browser.press(verb, "dialog")
 
 
 def test_an_operator_sees_and_changes_where_messages_go(http: Http, tmp_path: Path) -> None:
@@ -60,29 +61,23 @@ def test_an_operator_sees_and_changes_where_messages_go(http: Http, tmp_path: Pa
         browser.see("0 bindings")
 
         browser.press("Publish…")
-        fill(browser, "order.new", "first", "[]")
-        browser.press("Publish", "dialog")
+        answer(browser, "Publish", "order.new", "first", "[]")
         browser.see("properties: no JSON object: []")
-        fill(browser, "order.new", "first", "")
-        browser.press("Publish", "dialog")
+        answer(browser, "Publish", "order.new", "first", "")
         browser.see("No queue took it")
         browser.press("Cancel", "dialog")
         browser.press("Bind…")
-        fill(browser, "missing", "order.#", "")
-        browser.press("Bind", "dialog")
+        answer(browser, "Bind", "missing", "order.#", "")
         browser.see("no queue 'missing'")
-        fill(browser, "q", "order.#", '{"note": 1}')
-        browser.press("Bind", "dialog")
+        answer(browser, "Bind", "q", "order.#", '{"note": 1}')
         browser.see("q is bound to shop.")
         browser.see('{"note":1}')
         browser.press("Bind…")
         browser.run("document.querySelector('dialog select').value = 'exchange'")
-        fill(browser, HOSTILE, "#", "")
-        browser.press("Bind", "dialog")
+        answer(browser, "Bind", HOSTILE, "#", "")
         browser.see("2 bindings")
         browser.press("Publish…")
-        fill(browser, "order.new", "first", '{"headers": {"region": "north"}}')
-        browser.press("Publish", "dialog")
+        answer(browser, "Publish", "order.new", "first", '{"headers": {"region": "north"}}')
         browser.see("It was published, and a queue took it.")
         assert http.broker.stats("q")["ready"] == 1
 
@@ -113,17 +108,14 @@ def test_an_operator_sees_and_changes_policies_and_sees_who_may_what(http: Http,
         browser.press("Policies", "nav")
         browser.see("max-length 9")
         browser.press("Add…")
-        fill(browser, "short", "/", "^q", "3", '{"max-length": "many"}')
-        browser.press("Add", "dialog")
+        answer(browser, "Add", "short", "/", "^q", "3", '{"max-length": "many"}')
         browser.wait(lambda: browser.run("return document.querySelector('dialog .failed:not([hidden])')"), "a refusal")
-        fill(browser, "short", "/", "^q", "3", '{"max-length": 20, "message-ttl": 60000}')
-        browser.press("Add", "dialog")
+        answer(browser, "Add", "short", "/", "^q", "3", '{"max-length": 20, "message-ttl": 60000}')
         browser.see("short holds.")
         browser.see("max-length 20, message-ttl 60000")
         assert http.get("queues/%2F/q")["penstock"]["settings"]["max_length"]["value"] == 9, "the stricter of both"
         browser.press("Change…")
-        fill(browser, "^q", "4", '{"max-length": 5}')
-        browser.press("Change", "dialog")
+        answer(browser, "Change", "^q", "4", '{"max-length": 5}')
         browser.see("max-length 5")
         assert http.get("policies/%2F/short")["priority"] == 4
         browser.press("Remove…")

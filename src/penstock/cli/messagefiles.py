@@ -14,6 +14,7 @@ import io
 import os
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from codecs import BOM_UTF8
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -181,7 +182,7 @@ ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 64 << 20
 
 
-class Writer:
+class Writer(ABC):
     """A file on its way."""
 
     def __init__(self, sink: BinaryIO) -> None:
@@ -189,16 +190,16 @@ class Writer:
         self._sink = sink
         self._out: Any = None  # who writes, if somebody else does
 
+    @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """More rows, which may wait for others."""
-        raise NotImplementedError
 
     def finish(self) -> None:
         """No more rows.  The sink stays open."""
         if self._out is not None:
             self._out.close()
 
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027 - most have nothing to let go of
         """The file comes to nothing: write no more to the sink, which is closed next."""
 
 
